@@ -9,6 +9,7 @@ use super::coordinator::{Around, WrittenCoordinator, reached_addresses};
 use super::credentials::{self, WrittenCredential};
 use super::environment;
 use super::keys::{self, WrittenKey};
+use super::policies::{self, WrittenPolicy};
 use super::routes::{self, WrittenListener, WrittenRoute, WrittenServer};
 use super::shared::{self, WrittenLog, WrittenSecurity, WrittenTimeouts, host_name, socket};
 use super::source::{Problem, Source};
@@ -113,6 +114,8 @@ struct Written {
     gates: WrittenGates,
     #[serde(default)]
     route: Vec<Spanned<WrittenRoute>>,
+    #[serde(default)]
+    policy: Vec<Spanned<WrittenPolicy>>,
     #[serde(default)]
     chain: WrittenChain,
     #[serde(default)]
@@ -274,6 +277,7 @@ impl Written {
             self.listen.iter().map(|text| socket(source, text)).collect::<Result<Vec<_>, Problem>>()?;
         let addresses = reached_at(source, self.addresses, &listen)?;
         let edge = edge::EdgeOptions {
+            policies: policies::resolve(source, self.policy)?,
             gate_token: token(&self.gates.token_file)?,
             standby_token: token(&self.standby.token_file)?,
             keys: keys::resolve(source, self.key, security.insecure_plain)?,

@@ -10,6 +10,7 @@
 
 mod cache;
 mod epoch;
+pub(crate) use epoch::every_us;
 mod files;
 mod quotas;
 mod stages;

@@ -367,7 +367,7 @@ fn protocol(text: &str) -> Result<RouteProtocol, String> {
 }
 
 /// An empty range passes here; the table of rules refuses it (`RouteTable::new`).
-fn ports(text: &str) -> Result<RangeInclusive<u16>, Wrong> {
+pub(super) fn ports(text: &str) -> Result<RangeInclusive<u16>, Wrong> {
     let (from, to) = text.split_once('-').unwrap_or((text, text));
     match (from.trim().parse(), to.trim().parse()) {
         (Ok(from), Ok(to)) => Ok(from..=to),

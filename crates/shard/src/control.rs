@@ -10,8 +10,8 @@ mod tests;
 use crate::api::{
     App, AppName, AppVersion, CheckpointHolder, ClaimAnswer, Configure, Counter, FromShard, Grant,
     GroupClaim, Missing, MoveOver, MovePlan, MoveSession, MoveWish, NoteLevel, OwnerPhase, PlanMoves,
-    Protect, SessionRow, SlotAnswer, SlotQuery, Tag, Tagged, ToShard, WitnessAnswer, WitnessMode,
-    WitnessQuery, WitnessReport,
+    Protect, ReplicationPolicy, SessionRow, SlotAnswer, SlotQuery, Tag, Tagged, ToShard, WitnessAnswer,
+    WitnessMode, WitnessQuery, WitnessReport,
 };
 use crate::coordinator::{Parts, Placements, StoreEdge, contents::EdgeStoreSeen};
 use alloc::{
@@ -265,6 +265,8 @@ pub struct ControlConfig {
     pub heartbeat_ms: [u32; 2],
     /// See [`crate::api::Configure::sabotage`].
     pub sabotage: u64,
+    /// See [`crate::api::Configure::policies`].
+    pub policies: Vec<ReplicationPolicy>,
     /// See [`crate::api::Configure::whole`].
     pub whole: bool,
 }
@@ -383,6 +385,7 @@ impl Control {
             heartbeat_interval_ms: self.config.heartbeat_ms[0],
             heartbeat_timeout_ms: self.config.heartbeat_ms[1],
             sabotage: self.config.sabotage,
+            policies: self.config.policies.clone(),
             whole: self.config.whole,
         };
         out.push(ControlOutput::ToShard { shard, message: ToShard::Configure(configure) });
@@ -626,6 +629,15 @@ impl Control {
                  add [coordinator] to its configuration, or choose another protection"
                     .into(),
             );
+        }
+        let names_it = |policy: &&ReplicationPolicy| policy.app.as_ref() == Some(&app.name);
+        for policy in self.config.policies.iter().filter(names_it).filter(|_| app.protect != Protect::Epoch) {
+            let text = alloc::format!(
+                "policy `{}` has no effect: app `{}` is not deployed with protect = \"epoch\"",
+                policy.name,
+                app.name
+            );
+            out.push(ControlOutput::Log(NoteLevel::Warning, text));
         }
         self.versions.insert(app.version(), app.clone());
         self.apps.insert(app.name.clone(), app.clone());

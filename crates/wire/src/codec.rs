@@ -83,6 +83,15 @@ impl Field for u32 {
     }
 }
 
+impl Field for u16 {
+    fn put(&self, out: &mut BytesMut) {
+        u64::from(*self).put(out);
+    }
+    fn take(from: &mut Bytes) -> Result<Self, Error> {
+        Self::try_from(u64::take(from)?).map_err(|_| Error::TooLarge)
+    }
+}
+
 impl Field for u8 {
     fn put(&self, out: &mut BytesMut) {
         out.put_u8(*self);

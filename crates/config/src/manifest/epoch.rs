@@ -58,13 +58,7 @@ impl Written {
     fn resolve(self, source: &Source) -> Result<EpochSettings, Problem> {
         let every_us = match &self.every {
             None => us(EVERY),
-            Some(written) => every(written.get_ref()).ok_or_else(|| {
-                source.problem(
-                    &written.span(),
-                    "an epoch lasts from \"500us\" to \"1s\" (2,000 to 1 a second), \
-                     in whole microseconds; or write \"message\" for one with each message",
-                )
-            })?,
+            Some(written) => every_us(source, written)?,
         };
         let alone_after = self.alone_after.as_ref().map_or(ALONE_AFTER, |time| time.get_ref().0);
         if let Some(written) = self.alone_after.filter(|_| alone_after > ALONE_AFTER_MAX) {
@@ -85,7 +79,17 @@ impl Written {
     }
 }
 
-/// In microseconds; 0 for one with each message.
+/// The time between two epochs, in microseconds; 0 for one with each message.
+pub(crate) fn every_us(source: &Source, written: &Spanned<String>) -> Result<u32, Problem> {
+    every(written.get_ref()).ok_or_else(|| {
+        source.problem(
+            &written.span(),
+            "an epoch lasts from \"500us\" to \"1s\" (2,000 to 1 a second), \
+             in whole microseconds; or write \"message\" for one with each message",
+        )
+    })
+}
+
 fn every(written: &str) -> Option<u32> {
     if written == "message" {
         return Some(0);

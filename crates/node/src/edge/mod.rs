@@ -47,7 +47,7 @@ pub use witness::{Answered, Coordinating};
 
 use crate::keys::Key;
 use marram_agent::{Routing, ServerSettings, Timeouts};
-use marram_shard::api::Grant;
+use marram_shard::api::{Grant, ReplicationPolicy};
 use marram_transport::{Security, StopSignal};
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -98,6 +98,8 @@ pub struct EdgeOptions {
     pub standby_token: Option<String>,
     /// Its limits.
     pub limits: EdgeLimits,
+    /// How sessions under `epoch` are replicated for which another interval or backup is wanted than their app's.
+    pub policies: Vec<ReplicationPolicy>,
     /// Flip one bit of the n-th output of a shard, counting from 1; 0 for never. For `marram demo --sabotage`.
     pub sabotage: u64,
     /// Copy all sessions of a group at one moment where the backup of an app gets pages. For the baseline of benchmarks.

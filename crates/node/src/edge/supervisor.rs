@@ -129,6 +129,7 @@ fn control_config(
         heartbeat_ms: [options.timeouts.heartbeat_interval, options.timeouts.heartbeat_timeout]
             .map(|time| u32::try_from(time.as_millis()).unwrap_or(u32::MAX)),
         sabotage: options.sabotage,
+        policies: options.policies.clone(),
         whole: options.whole,
     }
 }

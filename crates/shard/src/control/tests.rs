@@ -33,6 +33,7 @@ fn control_with(coordinator: bool) -> Control {
         move_bytes_per_s: 0,
         heartbeat_ms: [50, 200],
         sabotage,
+        policies: alloc::vec::Vec::new(),
         whole: false,
     })
 }
@@ -249,6 +250,27 @@ fn epochs_need_a_coordinator() {
         });
         assert_eq!(refused.is_some(), !coordinator);
         assert!(refused.unwrap_or_default().contains(says), "{refused:?}");
+    }
+}
+
+#[test]
+fn a_policy_for_an_app_that_has_no_epochs_is_reported() {
+    for (named, protect, is_reported) in [
+        (Some("a"), Protect::Endpoints, true),
+        (Some("a"), Protect::Epoch, false),
+        (Some("b"), Protect::Endpoints, false),
+        (None, Protect::Endpoints, false),
+    ] {
+        let mut control = control_with(true);
+        control.config.policies = alloc::vec![ReplicationPolicy {
+            name: "calls".into(),
+            app: named.map(Into::into),
+            ..ReplicationPolicy::default()
+        }];
+        let request = ControlRequest::Deploy(App { protect, ..app("a", 1) });
+        let out = step(&mut control, ControlInput::Request { tag: 0, request });
+        let says = |out: &ControlOutput| matches!(out, ControlOutput::Log(_, text) if text.contains("calls"));
+        assert_eq!(out.iter().any(says), is_reported, "{named:?}, {protect:?}: {out:?}");
     }
 }
 

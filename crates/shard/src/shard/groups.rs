@@ -8,12 +8,12 @@ use super::{
     shared,
     state::{
         backups::{AskedFor, wire_of},
-        groups::{Pace, Target},
+        groups::{GroupKind, Target},
         sessions::Session,
     },
 };
 use crate::{
-    api::{ClaimAnswer, EpochSettings, FromShard, GroupClaim, NoteLevel, Now, ShardOutput, ShardWireId},
+    api::{ClaimAnswer, FromShard, GroupClaim, NoteLevel, Now, ShardOutput, ShardWireId},
     coordinator::contents::{Claimed, group_name},
 };
 use alloc::{
@@ -32,17 +32,6 @@ use marram_wire::{
 
 /// A backup may take so many heartbeat timeouts to confirm an epoch. Then it counts as lost.
 const CONFIRM_TIMEOUTS: u64 = 2;
-
-impl EpochSettings {
-    /// `whole` as in [`crate::api::Configure::whole`].
-    pub(super) fn pace(&self, whole: bool) -> Pace {
-        Pace {
-            every_ns: u64::from(self.every_us) * 1_000,
-            alone_after_ns: u64::from(self.alone_after_ms) * 1_000_000,
-            whole: whole && self.form == BackupForm::Pages,
-        }
-    }
-}
 
 impl Shard {
     /// The backup of a session's group, if the group's claim names it, for inspection.
@@ -67,11 +56,6 @@ impl Shard {
     pub(super) fn groups_due_ns(&self) -> Option<u64> {
         let groups = [self.groups.due_ns(self.confirm_ns()), self.backups.due_ns(), self.slots.due_ns()];
         groups.into_iter().flatten().min()
-    }
-
-    /// The pace of a session's app, if it asks for epochs.
-    fn pace_of(&self, session: &Session) -> Option<Pace> {
-        self.apps.of_owner(&session.owner)?.epoch.as_ref().map(|epoch| epoch.pace(self.config.whole))
     }
 
     /// Puts a session into a group, and feeds it to the group's target.
@@ -108,15 +92,16 @@ impl Shard {
     /// backup has a copy of it, it is one that has lost its backup: outputs wait for that, but no longer than for any backup.
     fn join_a_group(&mut self, now: Now, id: SessionId, new: bool, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get(id) else { return };
-        let Some(pace) = self.pace_of(session) else { return };
+        let Some(kind) = self.group_kind_of(session) else { return };
         // Those that are copied together have one backup.
-        let key = if pace.whole { SessionId::default() } else { id };
-        let target = self.target_for(key, None, |_| true);
-        let name = match self.groups.find(pace, target.as_ref()).filter(|_| !new) {
+        let key = if kind.pace.whole { SessionId::default() } else { id };
+        let target = self.target_for((key, kind), None, |_| true);
+        let count = self.groups_of_kind(kind);
+        let name = match self.groups.find(kind, target.as_ref(), count).filter(|_| !new) {
             Some(name) => name,
             None => {
                 let name = self.random.bytes();
-                self.groups.begin(name, (pace, target, new), now.mono_ns);
+                self.groups.begin(name, (kind, target, new), now.mono_ns);
                 name
             }
         };
@@ -129,16 +114,19 @@ impl Shard {
         self.with_owner(now, id, out, |owner, effects| owner.join_group(now, name, release, effects));
     }
 
-    /// The first edge on the ring after this key that is connected, and may be chosen. For the cell of a slot, `cell_of` is its app: then
+    /// The first edge on the ring after this key that is connected, and may be chosen; one that the group's policy names comes before. For
+    /// the cell of a slot, `cell_of` is its app: then
     /// it is fed to that shard which the app's clients ask.
     pub(super) fn target_for(
         &self,
-        key: SessionId,
+        (key, kind): (SessionId, GroupKind),
         cell_of: Option<&str>,
         may: impl Fn(&str) -> bool,
     ) -> Option<Target> {
-        let connected = self.keepers.edges_for(key, &self.config.edge).filter(|edge| may(edge));
-        let mut wires = connected.filter_map(|edge| {
+        let preferred =
+            self.preferred_targets(kind).iter().map(String::as_str).filter(|edge| *edge != self.config.edge);
+        let ring = self.keepers.edges_for(key, &self.config.edge);
+        let mut wires = preferred.chain(ring).filter(|edge| may(edge)).filter_map(|edge| {
             let any = self.wires.of_standby(edge, None, key)?;
             let (wire, role) = match cell_of {
                 None => any,
@@ -390,13 +378,13 @@ impl Shard {
     fn promote(&mut self, now: Now, name: GroupId, claimed: Claimed, out: &mut Vec<ShardOutput>) {
         let primary = self.backups.get(name).map_or_else(Default::default, |group| group.primary.clone());
         let sessions = self.backups.end(name);
-        let pace = sessions.iter().find_map(|id| self.pace_of(self.sessions.get(*id)?));
-        let Some(pace) = pace else { return };
+        let kind = sessions.iter().find_map(|id| self.group_kind_of(self.sessions.get(*id)?));
+        let Some(kind) = kind else { return };
         let is_slot = sessions.iter().any(|id| self.is_shared_cell(*id));
         let text = format!("takes {} sessions over from `{primary}`, whose backup it was", sessions.len());
         note(NoteLevel::Info, None, text, out);
         self.counters.promotions += 1;
-        self.groups.promoted(name, (pace, primary), claimed, now.mono_ns);
+        self.groups.promoted(name, (kind, primary), claimed, now.mono_ns);
         if let Some(group) = self.groups.get_mut(name) {
             group.is_slot = is_slot;
             group.retell(now.mono_ns);
@@ -470,7 +458,7 @@ impl Shard {
         let member = group.members().next().and_then(|id| self.sessions.get(id));
         let cell_of = member.filter(|_| group.is_slot).map(Session::app);
         let may = |edge: &str| group.may_aim_at(edge, now.mono_ns);
-        let target = self.target_for(SessionId(name), cell_of, may);
+        let target = self.target_for((SessionId(name), group.kind), cell_of, may);
         let Some(target) = target else { return };
         trace!(SHARD, "group {}: feeds `{}`, to be its backup", name[0], target.edge);
         if let Some(group) = self.groups.get_mut(name) {

@@ -13,6 +13,7 @@ mod keepers;
 mod moves;
 mod peers;
 mod plans;
+mod policies;
 mod recalls;
 mod record;
 mod refused;

@@ -171,13 +171,13 @@ impl Shard {
         slot: SlotName,
         out: &mut Vec<ShardOutput>,
     ) -> Result<SessionId, Refusal> {
-        let Some(pace) = app.epoch.as_ref().map(|epoch| epoch.pace(self.config.whole)) else {
+        let Some(kind) = self.group_kind(app, None) else {
             return refuse(Code::Waiting, "the app has no settings for epochs");
         };
         self.has_room(app)?;
         let record = SlotRecord { incarnation: self.random.bytes(), group: self.random.bytes() };
-        let target = self.target_for(SessionId(record.group), Some(&app.name), |_| true);
-        self.groups.begin_slot(record.group, (pace, target), now.mono_ns);
+        let target = self.target_for((SessionId(record.group), kind), Some(&app.name), |_| true);
+        self.groups.begin_slot(record.group, (kind, target), now.mono_ns);
         self.insert_cell(now, app, (record.cell(&[]), record.group), out)?;
         self.slots.begin_taking(slot, record);
         Err(Refusal::Held)

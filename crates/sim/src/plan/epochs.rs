@@ -5,7 +5,7 @@ use super::{
     talk,
 };
 use crate::random::Random;
-use marram_shard::api::{BackupForm, EpochSettings, WitnessMode};
+use marram_shard::api::{BackupForm, EpochSettings, ReplicationPolicy, WitnessMode};
 
 /// In a quarter of all seeds.
 pub(super) fn draw(seed: u64) -> Option<EpochSettings> {
@@ -28,6 +28,24 @@ impl Plan {
     /// Whether sessions whose backup gets pages are copied and released together, in a third of all seeds.
     pub(crate) fn copies_whole(&self) -> bool {
         Random::new(self.seed, 193).percent(33)
+    }
+
+    /// Edges replicate some sessions in another way than the app says, in a sixth of all seeds: those of some clients, or all.
+    pub(crate) fn policies(&self) -> Vec<ReplicationPolicy> {
+        let mut random = Random::new(self.seed, 195);
+        if !random.percent(16) {
+            return Vec::new();
+        }
+        let edge = random.below(self.shards.len() as u64);
+        let client = random.percent(50).then(|| "10.0.0.0/31".parse().expect("it is a prefix"));
+        vec![ReplicationPolicy {
+            name: "some".into(),
+            client,
+            every_us: random.percent(50).then_some(2_000),
+            targets: vec![format!("edge-{edge}")],
+            groups: random.pick(&[1, 2, 3]),
+            ..ReplicationPolicy::default()
+        }]
     }
 }
 

@@ -151,6 +151,7 @@ impl EdgeNode {
             move_bytes_per_s: plan.move_bytes_per_s,
             heartbeat_ms: [100, 400],
             sabotage: 0,
+            policies: plan.policies(),
             whole: plan.copies_whole(),
         };
         let shards = (0..plan.shards[edge]).map(shard).collect();

@@ -6,7 +6,14 @@ use alloc::{
     string::{String, ToString},
     vec::Vec,
 };
-use core::{fmt, net::IpAddr, ops::RangeInclusive, str::FromStr};
+use bytes::{Bytes, BytesMut};
+use core::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+    ops::RangeInclusive,
+    str::FromStr,
+};
+use marram_wire::codec::{Error, Field};
 
 /// A peer's protocol.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -38,6 +45,18 @@ pub struct Prefix {
     address: IpAddr,
     /// The length of the prefix.
     bits: u8,
+}
+
+/// The address, with the length where an address of a socket has its port.
+impl Field for Prefix {
+    fn put(&self, out: &mut BytesMut) {
+        SocketAddr::new(self.address, self.bits.into()).put(out);
+    }
+    fn take(from: &mut Bytes) -> Result<Self, Error> {
+        let address = SocketAddr::take(from)?;
+        let bits = u8::try_from(address.port()).map_err(|_| Error::Unknown)?;
+        Ok(Self { address: address.ip(), bits })
+    }
 }
 
 /// The text is not a prefix.

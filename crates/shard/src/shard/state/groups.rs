@@ -47,6 +47,14 @@ pub(crate) struct Pace {
     pub(crate) whole: bool,
 }
 
+/// What the sessions of a group have in common beside their backup.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct GroupKind {
+    pub(crate) pace: Pace,
+    /// The policy that they follow, by its place in the configuration.
+    pub(crate) policy: Option<usize>,
+}
+
 /// An epoch that has ended and is not confirmed.
 #[derive(Debug)]
 struct Ended {
@@ -67,7 +75,7 @@ pub(crate) struct ConfirmedEpochs {
 /// One group.
 #[derive(Debug)]
 pub(crate) struct Group {
-    pub(crate) pace: Pace,
+    pub(crate) kind: GroupKind,
     pub(crate) target: Option<Target>,
     /// As the store had it when it was last known.
     record: Option<Claimed>,
@@ -101,10 +109,10 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    fn new(pace: Pace, target: Option<Target>, now_ns: u64) -> Self {
+    fn new(kind: GroupKind, target: Option<Target>, now_ns: u64) -> Self {
         let switch = target.as_ref().map(|_| 0);
         Self {
-            pace,
+            kind,
             target,
             record: None,
             asked: None,
@@ -116,7 +124,7 @@ impl Group {
             ended: VecDeque::new(),
             members: BTreeSet::new(),
             due: BTreeSet::new(),
-            alone_at_ns: now_ns.saturating_add(pace.alone_after_ns),
+            alone_at_ns: now_ns.saturating_add(kind.pace.alone_after_ns),
             avoids: None,
             empty_ns: Some(now_ns),
             is_slot: false,
@@ -287,7 +295,7 @@ impl Group {
         let was_backup =
             self.record.as_ref().is_none_or(|record| record.backup.is_some()) || self.asked.is_some();
         if was_backup {
-            self.alone_at_ns = now_ns.saturating_add(self.pace.alone_after_ns);
+            self.alone_at_ns = now_ns.saturating_add(self.kind.pace.alone_after_ns);
         }
     }
 
@@ -299,15 +307,15 @@ impl Group {
     /// When an epoch is to end; none if nothing happened in it, or all members are being copied.
     fn epoch_ends_ns(&self) -> Option<u64> {
         let is_open = !self.due.is_empty() && self.target.is_some() && !self.snapshot.is_under_way();
-        is_open.then_some(self.ended_ns + self.pace.every_ns)
+        is_open.then_some(self.ended_ns + self.kind.pace.every_ns)
     }
 
     /// An epoch ends: its number, and the members that may have something in it.
     pub(crate) fn end_epoch(&mut self, now_ns: u64) -> (u64, Vec<SessionId>) {
         self.number += 1;
         // Epochs that end late do not make the next ones come earlier together.
-        let next_ns = self.ended_ns + self.pace.every_ns;
-        self.ended_ns = if now_ns < next_ns + self.pace.every_ns { next_ns.min(now_ns) } else { now_ns };
+        let next_ns = self.ended_ns + self.kind.pace.every_ns;
+        self.ended_ns = if now_ns < next_ns + self.kind.pace.every_ns { next_ns.min(now_ns) } else { now_ns };
         (self.number, core::mem::take(&mut self.due).into_iter().collect())
     }
 
@@ -442,23 +450,29 @@ impl Groups {
         self.of_session.get(&session).copied()
     }
 
-    /// A group with this target and pace that takes more sessions.
-    pub(crate) fn find(&self, pace: Pace, target: Option<&Target>) -> Option<GroupId> {
+    /// A group of this kind and with this target that takes more sessions. None if there are fewer than `count`, over which they are spread.
+    pub(crate) fn find(&self, kind: GroupKind, target: Option<&Target>, count: usize) -> Option<GroupId> {
         let fits = |group: &Group| {
             let stays = !group.is_leaving() && group.contested.is_none() && !group.is_slot;
-            stays && group.pace == pace && group.target.as_ref() == target
+            stays && group.kind == kind && group.target.as_ref() == target
         };
-        self.by_name.iter().find(|(_, group)| fits(group)).map(|(name, _)| *name)
+        let mut found = self.by_name.iter().filter(|(_, group)| fits(group));
+        if count <= 1 {
+            return found.next().map(|(name, _)| *name);
+        }
+        let is_spread = found.clone().count() >= count;
+        let smallest = found.min_by_key(|(_, group)| group.members.len()).map(|(name, _)| *name);
+        smallest.filter(|_| is_spread)
     }
 
     /// A new group, for a session that begins or one that `has_released` something.
     pub(crate) fn begin(
         &mut self,
         name: GroupId,
-        (pace, target, has_released): (Pace, Option<Target>, bool),
+        (kind, target, has_released): (GroupKind, Option<Target>, bool),
         now_ns: u64,
     ) {
-        let mut group = Group::new(pace, target, now_ns);
+        let mut group = Group::new(kind, target, now_ns);
         if has_released {
             group.switch = None;
         }
@@ -466,8 +480,13 @@ impl Groups {
     }
 
     /// A new group for the cell of a slot, which is to name it.
-    pub(crate) fn begin_slot(&mut self, name: GroupId, (pace, target): (Pace, Option<Target>), now_ns: u64) {
-        let group = Group { is_slot: true, ..Group::new(pace, target, now_ns) };
+    pub(crate) fn begin_slot(
+        &mut self,
+        name: GroupId,
+        (kind, target): (GroupKind, Option<Target>),
+        now_ns: u64,
+    ) {
+        let group = Group { is_slot: true, ..Group::new(kind, target, now_ns) };
         self.by_name.insert(name, group);
     }
 
@@ -476,11 +495,11 @@ impl Groups {
     pub(crate) fn promoted(
         &mut self,
         name: GroupId,
-        (pace, former): (Pace, String),
+        (kind, former): (GroupKind, String),
         record: Claimed,
         now_ns: u64,
     ) {
-        let mut group = Group::new(pace, None, now_ns);
+        let mut group = Group::new(kind, None, now_ns);
         (group.record, group.alone_at_ns) = (Some(record), now_ns);
         group.avoids = Some((former, now_ns.saturating_add(AVOIDED_NS)));
         group.looked_ns = now_ns.saturating_add(SETTLE_NS);

@@ -3,7 +3,7 @@
 mod world;
 
 use marram_session::owner::BackupForm;
-use marram_shard::api::{Kill, ToShard};
+use marram_shard::api::{Kill, ReplicationPolicy, ToShard};
 use marram_wire::frame::Code;
 use world::{LONG_MS, World};
 
@@ -209,4 +209,31 @@ fn a_client_that_leaves_is_not_waited_for() {
     world.runs(100);
     assert!(heard(&world, clients[2], "on"));
     is_one_history(&world, &clients);
+}
+
+#[test]
+fn the_backup_is_the_first_edge_of_a_policy_that_is_connected() {
+    let policy = |targets: &[&str]| ReplicationPolicy {
+        name: "near".into(),
+        app: Some("hall".into()),
+        targets: targets.iter().map(ToString::to_string).collect(),
+        ..ReplicationPolicy::default()
+    };
+    // Its own edge, and one that does not exist, are passed over.
+    for backup in ["e1", "e2", "e3"] {
+        let mut world = World::with_policies(4, BackupForm::Log, &[policy(&["e0", "nowhere", backup, "e3"])]);
+        let client = world.joins(0);
+        world.runs(LONG_MS);
+        assert_eq!((world.runs_at(), world.backup_at(0)), (vec![0], Some(backup.into())));
+        // The backup goes on, and the next one is the first of the list that is left.
+        world.kills(0);
+        world.says(client, "after");
+        world.runs(LONG_MS);
+        assert!(heard(&world, client, "after"), "{:?}", world.heard(client));
+        let at = world.runs_at()[0];
+        assert_eq!(format!("e{at}"), backup);
+        if at != 3 {
+            assert_eq!(world.backup_at(at).as_deref(), Some("e3"));
+        }
+    }
 }

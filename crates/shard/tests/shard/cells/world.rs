@@ -12,8 +12,8 @@ use marram_session::{
 };
 use marram_shard::{
     api::{
-        App, ClaimAnswer, Configure, EpochSettings, FromShard, GroupClaim, Now, Protect, ShardInput,
-        ShardOutput, ShardWireId, SlotAnswer, SlotQuery, ToShard,
+        App, ClaimAnswer, Configure, EpochSettings, FromShard, GroupClaim, Now, Protect, ReplicationPolicy,
+        ShardInput, ShardOutput, ShardWireId, SlotAnswer, SlotQuery, ToShard,
     },
     coordinator::{SlotHeld, SlotName, SlotRecord, contents::Claimed},
     shard::Shard,
@@ -190,6 +190,11 @@ fn hall(form: BackupForm) -> App {
 impl World {
     /// Edges that know each other, and the app on all of them.
     pub(crate) fn new(edges: usize, form: BackupForm) -> Self {
+        Self::with_policies(edges, form, &[])
+    }
+
+    /// The same, where some sessions are replicated in another way.
+    pub(crate) fn with_policies(edges: usize, form: BackupForm, policies: &[ReplicationPolicy]) -> Self {
         support::be_strict();
         let mut world = Self {
             edges: Vec::new(),
@@ -216,6 +221,7 @@ impl World {
                 edge: format!("e{edge}"),
                 dials: (0..edges).filter(|peer| *peer != edge).map(|peer| format!("e{peer}:1")).collect(),
                 peers: true,
+                policies: policies.to_vec(),
                 ..Configure::default()
             };
             world.tell(edge, ToShard::Configure(configure));
@@ -316,6 +322,13 @@ impl World {
 
     pub(crate) fn ended(&self, client: usize) -> Option<Code> {
         self.clients[client].ended
+    }
+
+    /// The backup of the cell that runs on this edge, if its group's claim names one.
+    pub(crate) fn backup_at(&self, edge: usize) -> Option<String> {
+        let shard = self.edges[edge].shard.as_ref()?;
+        let mut owners = shard.owners();
+        owners.find_map(|owner| shard.backup_of(owner.session()).map(ToString::to_string))
     }
 
     /// The edges on which a cell runs.

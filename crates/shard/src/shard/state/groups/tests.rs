@@ -3,14 +3,15 @@
 use super::*;
 
 const ALONE_AFTER: u64 = 3_000 * MS;
+const KIND: GroupKind =
+    GroupKind { pace: Pace { every_ns: MS, alone_after_ns: ALONE_AFTER, whole: false }, policy: None };
 
 /// A group of one session, that has released something before or begins, with a target; and what it claims first.
 fn begun(has_released: bool) -> (Groups, Option<Claimed>) {
     let name = [7; 16];
-    let pace = Pace { every_ns: MS, alone_after_ns: ALONE_AFTER, whole: false };
     let target = Target { wire: ShardWireId(1), edge: "b".into() };
     let mut groups = Groups::default();
-    groups.begin(name, (pace, Some(target), has_released), 0);
+    groups.begin(name, (KIND, Some(target), has_released), 0);
     groups.join(name, SessionId([1; 16]), 0);
     let claim = groups.next_claim(0, name, "a", || 1).expect("it is in no claim yet");
     groups.get_mut(name).expect("it has begun").won(claim.tag);
@@ -41,4 +42,29 @@ fn a_session_that_was_handed_over_waits_for_a_copy_no_longer_than_for_any_backup
     let group = groups.get_mut([7; 16]).expect("it has begun");
     assert!(group.won(next.tag));
     assert_eq!(group.release(2 * ALONE_AFTER), EpochRelease::Confirmed);
+}
+
+#[test]
+fn sessions_are_spread_over_as_many_groups_as_their_policy_says() {
+    let kinds = [KIND, GroupKind { policy: Some(0), ..KIND }, GroupKind { policy: Some(1), ..KIND }];
+    let targets = [None, Some(Target { wire: ShardWireId(1), edge: "b".into() })];
+    let mut groups = Groups::default();
+    let mut sizes = BTreeMap::new();
+    for number in 0..60u8 {
+        let (kind, target) = (kinds[usize::from(number) % 3], targets[usize::from(number) % 2].clone());
+        let count = if kind.policy == Some(0) { 4 } else { 1 };
+        let name = groups.find(kind, target.as_ref(), count).unwrap_or([number + 1; 16]);
+        if groups.get(name).is_none() {
+            groups.begin(name, (kind, target.clone(), false), 0);
+        }
+        groups.join(name, SessionId([number; 16]), 0);
+        let group = groups.get(name).expect("it has begun");
+        assert_eq!((group.kind, &group.target), (kind, &target), "only those are together that may be");
+        sizes.insert(name, group.members().count());
+    }
+    // 10 sessions of each kind with each target: one group, or four of which no two differ by more than one.
+    let mut sizes: Vec<_> = sizes.into_values().collect();
+    sizes.sort_unstable();
+    assert_eq!(sizes, [2, 2, 2, 2, 3, 3, 3, 3, 10, 10, 10, 10]);
+    assert_eq!(groups.invariants(), Ok(()));
 }

@@ -1,0 +1,184 @@
+//! `[[policy]]`: which sessions under `protect = "epoch"` are replicated in another way than their app's manifest says.
+//!
+//! Matching is not here: a resolved [`ReplicationPolicy`] is the shard crate's. Its conditions are those of `[[route]]` that an edge
+//! knows of a session: what the client's agent says of where the client connected.
+
+use super::manifest::every_us;
+use super::source::{Problem, Source};
+use super::units::Name;
+use marram_session::agent::routes::BadPrefix;
+use marram_shard::api::{PortRange, ReplicationPolicy};
+use serde::Deserialize;
+use std::ops::Range;
+use toml::Spanned;
+
+/// The most policies of an edge: each session that begins is compared with them.
+const POLICIES_MAX: usize = 64;
+/// The most edges that a policy names.
+const TARGETS_MAX: usize = 16;
+/// The most groups of a policy: each costs a frame to the backup and back for each epoch.
+const GROUPS_MAX: u32 = 256;
+
+/// A policy as written. All conditions that are there must hold.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenPolicy {
+    name: Name,
+    /// The policy with the highest priority is tried first.
+    #[serde(default)]
+    priority: i32,
+    app: Option<Name>,
+    /// A listener's name, or its address if it has none.
+    listener: Option<String>,
+    client: Option<Spanned<String>>,
+    client_port: Option<Spanned<String>>,
+    every: Option<Spanned<String>>,
+    targets: Option<Spanned<Vec<Name>>>,
+    groups: Option<Spanned<u32>>,
+}
+
+/// The policies, in the order in which they are tried.
+pub(super) fn resolve(
+    source: &Source,
+    written: Vec<Spanned<WrittenPolicy>>,
+) -> Result<Vec<ReplicationPolicy>, Problem> {
+    if let Some(many) = written.get(POLICIES_MAX) {
+        return Err(
+            source.problem(&many.span(), format!("is one too many; at most {POLICIES_MAX} are tried"))
+        );
+    }
+    let mut policies: Vec<(i32, ReplicationPolicy)> = Vec::new();
+    for policy in written {
+        let span = policy.span();
+        let policy = policy.into_inner();
+        let name = &policy.name.0;
+        if policies.iter().any(|(_, other)| other.name == *name) {
+            return Err(source.problem(&span, format!("`{name}` is written twice; rename one of them")));
+        }
+        policies.push((policy.priority, policy.resolve(source, &span)?));
+    }
+    // Of those with the same priority the first one that is written comes first.
+    policies.sort_by_key(|(priority, _)| std::cmp::Reverse(*priority));
+    Ok(policies.into_iter().map(|(_, policy)| policy).collect())
+}
+
+impl WrittenPolicy {
+    fn resolve(self, source: &Source, span: &Range<usize>) -> Result<ReplicationPolicy, Problem> {
+        if self.every.is_none() && self.targets.is_none() && self.groups.is_none() {
+            return Err(source.problem(span, "changes nothing; write `every`, `targets` or `groups`"));
+        }
+        let client = self.client.as_ref().map(|text| {
+            text.get_ref().parse().map_err(|error: BadPrefix| source.problem(&text.span(), error.to_string()))
+        });
+        let every = self.every.as_ref().map(|text| every_us(source, text));
+        let targets = self.targets.map(|targets| edges(source, targets)).transpose()?;
+        if let Some(groups) =
+            self.groups.as_ref().filter(|groups| !(1..=GROUPS_MAX).contains(groups.get_ref()))
+        {
+            let what = format!("sessions are spread over 1 to {GROUPS_MAX} groups");
+            return Err(source.problem(&groups.span(), what));
+        }
+        Ok(ReplicationPolicy {
+            name: self.name.0,
+            app: self.app.map(|app| app.0),
+            listener: self.listener,
+            client: client.transpose()?,
+            client_port: self.client_port.as_ref().map(|text| ports(source, text)).transpose()?,
+            every_us: every.transpose()?,
+            targets: targets.unwrap_or_default(),
+            groups: self.groups.map_or(1, Spanned::into_inner),
+        })
+    }
+}
+
+/// Edges that are to be backups. This one may be among them, so that all edges can have the same policies.
+fn edges(source: &Source, written: Spanned<Vec<Name>>) -> Result<Vec<String>, Problem> {
+    let span = written.span();
+    let names: Vec<String> = written.into_inner().into_iter().map(|name| name.0).collect();
+    let what = if names.is_empty() {
+        "names no edge; leave it out, and the ring of edges decides".to_string()
+    } else if names.len() > TARGETS_MAX {
+        format!("names more than {TARGETS_MAX} edges")
+    } else {
+        return Ok(names);
+    };
+    Err(source.problem(&span, what))
+}
+
+fn ports(source: &Source, written: &Spanned<String>) -> Result<PortRange, Problem> {
+    let range =
+        super::routes::ports(written.get_ref()).map_err(|(_, what)| source.problem(&written.span(), what))?;
+    if range.is_empty() {
+        return Err(source.problem(&written.span(), "is empty; write the lower port first"));
+    }
+    Ok(PortRange { from: *range.start(), to: *range.end() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The policies of an edge with these tables.
+    fn parse(tables: &str) -> Result<Vec<ReplicationPolicy>, String> {
+        #[derive(Deserialize)]
+        struct Outline {
+            #[serde(default)]
+            policy: Vec<Spanned<WrittenPolicy>>,
+        }
+        let source = Source::new("edge.toml", tables.into());
+        let outline: Result<Outline, Problem> = source.parse("edge");
+        let policies = outline.and_then(|outline| resolve(&source, outline.policy));
+        policies.map_err(|problem| problem.to_string())
+    }
+
+    #[test]
+    fn policies_are_tried_by_priority_and_then_as_written() {
+        let policies = parse(
+            "[[policy]]\nname = \"bulk\"\nevery = \"10ms\"\n\
+             [[policy]]\nname = \"spread\"\ngroups = 4\n\
+             [[policy]]\nname = \"calls\"\npriority = 1\napp = \"relay\"\nlistener = \"sip\"\nclient = \"192.0.2.0/24\"\n\
+             client_port = \"5060\"\nevery = \"message\"\ntargets = [\"there\", \"far\"]\n",
+        )
+        .unwrap();
+        let names: Vec<&str> = policies.iter().map(|policy| policy.name.as_str()).collect();
+        assert_eq!(names, ["calls", "bulk", "spread"]);
+        let calls = ReplicationPolicy {
+            name: "calls".into(),
+            app: Some("relay".into()),
+            listener: Some("sip".into()),
+            client: Some("192.0.2.0/24".parse().unwrap()),
+            client_port: Some(PortRange { from: 5060, to: 5060 }),
+            every_us: Some(0),
+            targets: vec!["there".into(), "far".into()],
+            groups: 1,
+        };
+        assert_eq!(policies[0], calls);
+        assert_eq!((policies[1].every_us, policies[2].every_us, policies[2].groups), (Some(10_000), None, 4));
+        assert_eq!(parse(""), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let table = |fields: &str| format!("[[policy]]\nname = \"p\"\n{fields}\n");
+        for (fields, expected) in [
+            ("app = \"relay\"", "changes nothing"),
+            ("every = \"1us\"", "an epoch lasts"),
+            ("every = \"soon\"", "an epoch lasts"),
+            ("targets = []", "names no edge"),
+            ("groups = 0", "1 to 256 groups"),
+            ("groups = 257", "1 to 256 groups"),
+            ("every = \"1ms\"\nclient = \"192.0.2.7/24\"", "not an address prefix"),
+            ("every = \"1ms\"\nclient_port = \"9-5\"", "is empty"),
+            ("every = \"1ms\"\nclient_port = \"many\"", "neither a port"),
+            ("every = \"1ms\"\nsni = \"www.example.org\"", "sni"),
+        ] {
+            let refused = parse(&table(fields)).expect_err(fields);
+            assert!(refused.contains(expected), "{fields}: {refused}");
+        }
+        let twice = parse(&table("groups = 2").repeat(2)).unwrap_err();
+        assert!(twice.contains("`p` is written twice"), "{twice}");
+        let many: String =
+            (0..65).map(|number| format!("[[policy]]\nname = \"p{number}\"\ngroups = 2\n")).collect();
+        assert!(parse(&many).unwrap_err().contains("one too many"));
+    }
+}
