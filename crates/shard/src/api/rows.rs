@@ -191,12 +191,16 @@ impl Backing {
 }
 
 record! {
-    /// In which form the backup of a session gets what the cell did.
-    FormRow {
-        /// What the app asks for.
+    /// How a session is replicated to its backup.
+    ReplicationRow {
+        /// In which form the app asks that the backup gets what the cell did.
         asked: BackupForm,
         /// What the backup gets now, log or pages; none while no edge is fed.
         now: Option<BackupForm>,
+        /// Epochs end so often at most, in microseconds; 0 for one with each message.
+        every_us: u32,
+        /// The policy that the session follows, if there is one.
+        policy: Option<String>,
     }
 }
 
@@ -237,8 +241,8 @@ record! {
         keepers: Vec<KeeperRow>,
         /// Whether it has a backup; none unless it is protected by epochs and runs here.
         backing: Option<Backing>,
-        /// What that gets; none unless it is protected by epochs and runs here.
-        form: Option<FormRow>,
+        /// What that gets, and when; none unless it is protected by epochs and runs here.
+        replication: Option<ReplicationRow>,
         /// Its move to another edge or shard, if it is being moved.
         moving: Option<MoveRow>,
         /// Its ends.

@@ -32,7 +32,8 @@ impl Shard {
         Some(GroupKind { pace, policy: found.map(|(index, _)| index) })
     }
 
-    fn policy(&self, kind: GroupKind) -> Option<&ReplicationPolicy> {
+    /// The policy of such a group, if it has one.
+    pub(super) fn policy(&self, kind: GroupKind) -> Option<&ReplicationPolicy> {
         self.config.policies.get(kind.policy?)
     }
 

@@ -2,8 +2,8 @@
 
 use super::{Session, Shard};
 use crate::api::{
-    Backing, BackupForm, Configure, Counted, Counter, DrainRow, EndRow, FormRow, FromShard, Label, Note,
-    NoteLevel, Now, Protect, Rows, SessionRow, ShardOutput,
+    Backing, BackupForm, Configure, Counted, Counter, DrainRow, EndRow, FromShard, Label, Note, NoteLevel,
+    Now, Protect, ReplicationRow, Rows, SessionRow, ShardOutput,
 };
 use alloc::{
     collections::{BTreeMap, VecDeque},
@@ -142,7 +142,7 @@ impl Shard {
         let row = |(id, session): (SessionId, &Session)| {
             let protect = self.apps.protect(&session.owner);
             let row = row(id, session, (protect, self.drain_row(id, protect)), &self.config);
-            SessionRow { backing: self.backing(id), form: self.form(id, session), ..row }
+            SessionRow { backing: self.backing(id), replication: self.replication(id, session), ..row }
         };
         let rows: Vec<SessionRow> = self.sessions.iter().map(row).collect();
         // A message between processes has a largest size.
@@ -163,12 +163,15 @@ impl Shard {
         })
     }
 
-    /// What the backup of a session gets, if it is in a group.
-    fn form(&self, id: SessionId, session: &Session) -> Option<FormRow> {
-        self.groups.of_session(id)?;
+    /// What the backup of a session gets, and when, if it is in a group.
+    fn replication(&self, id: SessionId, session: &Session) -> Option<ReplicationRow> {
+        let kind = self.groups.get(self.groups.of_session(id)?)?.kind;
         let asked = self.apps.of_owner(&session.owner)?.epoch.as_ref()?.form;
         let now = if session.owner.sends_pages() { BackupForm::Pages } else { BackupForm::Log };
-        Some(FormRow { asked, now: session.placing.backup().map(|_| now) })
+        let now = session.placing.backup().map(|_| now);
+        let every_us = u32::try_from(kind.pace.every_ns / 1_000).unwrap_or(u32::MAX);
+        let policy = self.policy(kind).map(|policy| policy.name.clone());
+        Some(ReplicationRow { asked, now, every_us, policy })
     }
 
     fn counted(&self, now: Now) -> Vec<Counter> {
@@ -309,7 +312,7 @@ fn row(
         protect,
         keepers: session.placing.rows(owner),
         backing: None,
-        form: None,
+        replication: None,
         moving: session
             .moving
             .as_ref()

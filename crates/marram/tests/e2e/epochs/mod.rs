@@ -5,4 +5,5 @@ mod coordinator;
 mod gates;
 mod kills;
 mod moves;
+mod policies;
 mod world;

@@ -55,10 +55,15 @@ impl World {
     /// Edges and agents on both sides of them.
     pub(super) fn new(purpose: &'static str, edges: usize, timeouts: &str, epoch: &str) -> Self {
         let mut world = Self::without_agents(layout(purpose, edges, timeouts), edges, epoch);
-        let addresses = world.cluster.edge_addresses();
-        world.cluster.start_server_agent(&addresses, &[("web", echo())]).unwrap();
-        world.address = world.cluster.start_client_agent(&addresses, &["forward"]).unwrap()[0].address;
+        world.start_agents();
         world
+    }
+
+    /// Starts an agent on each side.
+    pub(super) fn start_agents(&mut self) {
+        let addresses = self.cluster.edge_addresses();
+        self.cluster.start_server_agent(&addresses, &[("web", echo())]).unwrap();
+        self.address = self.cluster.start_client_agent(&addresses, &["forward"]).unwrap()[0].address;
     }
 
     /// The first edges, which run cells. Those after them are not started.
