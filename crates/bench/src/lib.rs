@@ -27,6 +27,7 @@ mod density;
 mod epoch;
 mod faults;
 mod forward;
+mod groups;
 mod large;
 mod load;
 mod log_or_pages;
@@ -163,6 +164,8 @@ enum BenchName {
     Tls,
     /// What it costs to hold outputs until another edge has what produced them, at several numbers of epochs a second.
     Epoch,
+    /// How flows whose policies replicate them at different intervals affect one another, and what many groups cost.
+    Groups,
     /// How long flows wait when the edge that runs them is lost, and two others are their backups.
     Takeover,
     /// How many bytes an epoch is as log, as pages, and as whichever the edge chooses.
@@ -183,7 +186,7 @@ struct BenchOptions {
     /// Measure little: checks that the benchmark works; the figures mean nothing.
     #[arg(long)]
     pub quick: bool,
-    /// Of `apps`, `classify`, `crowd`, `density`, `epoch`, `faults`, `forward`, `large`, `log_or_pages`, `middlebox`, `move`, `recover`, `standby`, `start`, `takeover` and `tls`, only the
+    /// Of `apps`, `classify`, `crowd`, `density`, `epoch`, `faults`, `forward`, `groups`, `large`, `log_or_pages`, `middlebox`, `move`, `recover`, `standby`, `start`, `takeover` and `tls`, only the
     /// parts whose name contains this, as compress, c500, n300, sigkill.mid-message, throughput, state_10mib, drain_1000, ping or encrypted.
     #[arg(long, value_name = "PART")]
     pub only: Option<String>,
@@ -262,6 +265,7 @@ fn run(options: &BenchOptions) -> Result<(), Failure> {
         BenchName::Tls => tls::run(&plan)?,
         BenchName::Apps => apps::run(&plan)?,
         BenchName::Epoch => epoch::run(&plan)?,
+        BenchName::Groups => groups::run(&plan)?,
         BenchName::Takeover => takeover::run(&plan)?,
         BenchName::LogOrPages => log_or_pages::run(&plan)?,
         BenchName::Move => moves::run(&plan)?,
