@@ -112,6 +112,7 @@ impl Owner {
             self.replicas.pages_copied(number, PagesKind::Shared, self.epochs.last());
             let keep = self.keep_frame();
             self.replicas.start_waiting(Some(number), &keep, out);
+            self.runner.logs_time = self.about.is_shared_cell();
         }
         if let Some(keep) = self.keep.as_mut().filter(|_| !base.is_previous()) {
             keep.copied(number, self.log.end());

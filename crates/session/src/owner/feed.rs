@@ -117,6 +117,9 @@ impl Owner {
         };
         if let Err(why) = taken {
             self.fail_standby(why, out);
+        } else if self.about.is_shared_cell() && self.log.end() > 0 {
+            // No end of its own tells it the time.
+            self.runner.carry_clock(now, self.log.last_ns());
         }
     }
 

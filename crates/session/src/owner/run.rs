@@ -215,6 +215,7 @@ impl Owner {
     pub(super) fn log_entry(&mut self, running: Running, out: &mut Vec<OwnerEffect>) -> Option<usize> {
         let Running { event, message, reads, .. } = running;
         let now_ns = running.clock_read.then_some(running.now_ns);
+        self.runner.logs_time &= now_ns.is_none();
         let offset = self.log.end();
         if let (Some(keep), Event::Message(port), Some(message)) = (&mut self.keep, &event, &message) {
             keep.consumed(offset, *port, message);

@@ -79,10 +79,12 @@ pub(super) struct Runner {
     last: Kind,
     /// Session time minus monotonic time, in nanoseconds; fixed when a log was chosen.
     clock_offset_ns: i64,
-    /// The same at the owner before this one, in this machine's monotonic time, as that owner said when it handed the session over.
+    /// The same at the owner before this one, in this machine's monotonic time, as that owner last said.
     carried_offset_ns: Option<i64>,
     /// The same as an end said: the server's, if there is one.
     told_offset_ns: Option<i64>,
+    /// The next entry logs the time, whether or not its handlers read it: a keeper that begins here is to know it.
+    pub(super) logs_time: bool,
     rates: Rates,
 }
 
@@ -95,6 +97,7 @@ impl Default for Runner {
             clock_offset_ns: 0,
             carried_offset_ns: None,
             told_offset_ns: None,
+            logs_time: false,
             rates: Rates::default(),
         }
     }
@@ -106,13 +109,13 @@ impl Runner {
         self.running.is_some() || self.rebuild.is_some()
     }
 
-    /// Another owner hands the session over, where this is the session time now: it continues from there, whatever the clocks of
-    /// both machines say.
+    /// At the owner that feeds this one, the session time is now this or later: as it says when it hands the session over, and for a
+    /// shared cell as it logs. The time continues from there, whatever the clocks of both machines say.
     ///
     /// The ends will say what the time is too ([`Self::tell_clock`]), but theirs is behind by a round trip to them, which would add up
     /// over many moves; and a client's end alone can make it run ahead.
     pub(super) fn carry_clock(&mut self, now: Now, session_ns: i64) {
-        self.carried_offset_ns = Some(session_ns.saturating_sub(mono_ns(now)));
+        self.carried_offset_ns = self.carried_offset_ns.max(Some(session_ns.saturating_sub(mono_ns(now))));
     }
 
     /// The owner that handed the session over was not the last one: what it said of the time is out of date.
@@ -166,10 +169,10 @@ impl Runner {
 
     /// Begins the entry of the next input that waits. False if there is none.
     pub(super) fn begin_next(&mut self, now: Now, ends: &mut Ends, log: &Log, state: &mut CellState) -> bool {
-        let now_ns = self.session_ns(now, log);
+        let (now_ns, clock_read) = (self.session_ns(now, log), self.logs_time);
         if let Some((event, rest)) = ends.next_port_event() {
             let (message, reads) = (None, Vec::new());
-            self.running = Some(Running { event, now_ns, message, rest, clock_read: false, reads });
+            self.running = Some(Running { event, now_ns, message, rest, clock_read, reads });
             return true;
         }
         let full = ends.full();
@@ -180,7 +183,7 @@ impl Runner {
         let Some((kind, (event, message, input))) = found else { return false };
         self.last = kind;
         let rest = alloc::vec![input];
-        self.running = Some(Running { event, now_ns, message, rest, clock_read: false, reads: Vec::new() });
+        self.running = Some(Running { event, now_ns, message, rest, clock_read, reads: Vec::new() });
         true
     }
 

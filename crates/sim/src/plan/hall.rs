@@ -5,7 +5,7 @@ use crate::random::Random;
 use marram_shard::api::{App, CheckpointHolder, Protect};
 
 /// Of a hundred seeds. None, as long as no shard has such a cell.
-const PERCENT: u64 = 0;
+const PERCENT: u64 = 100;
 
 pub(super) fn draw(seed: u64) -> bool {
     Random::new(seed, 200).percent(PERCENT)

@@ -43,6 +43,8 @@ pub(crate) struct ClientEnd {
     pub(crate) ended: Option<Code>,
     /// Whether it does not hear that its session is over.
     pub(crate) is_deaf: bool,
+    /// The session time that it was told last.
+    pub(crate) told_ns: i64,
 }
 
 /// One edge's owner of the cell.
@@ -310,6 +312,9 @@ impl Hall {
         };
         let (slow, client) = (self.slow == Some(number), &mut self.clients[number]);
         let mut effects = Vec::new();
+        if let Frame::Chosen(chosen) = &frame {
+            client.told_ns = chosen.session_ns;
+        }
         match frame {
             Frame::Promise(_) if client.ended.is_some() => {
                 let (code, reason) = (Code::Forgotten, "its program is gone".into());
@@ -382,6 +387,7 @@ impl Hall {
             closed: false,
             ended: None,
             is_deaf: false,
+            told_ns: 0,
         });
         self.asks_owner(number);
         number

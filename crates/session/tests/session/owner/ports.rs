@@ -271,3 +271,34 @@ fn a_backup_that_comes_later_knows_the_clients_from_its_copy() {
         }
     }
 }
+
+/// In nanoseconds.
+const HOUR: u64 = 3_600_000_000_000;
+
+#[test]
+fn the_time_does_not_run_ahead_at_an_edge_whose_clock_does() {
+    let mut hall = Hall::new();
+    let ann = hall.joins("a");
+    hall.settles();
+    let told_ns = hall.clients[ann].told_ns;
+    let fed = hall.edge.feed.len();
+    hall.now.unix_ns += 24 * HOUR.cast_signed();
+    hall.promotes(fed);
+    hall.asks_all();
+    assert_eq!(hall.clients[ann].told_ns, told_ns, "it goes on from what was logged");
+}
+
+#[test]
+fn the_time_goes_on_at_a_backup_that_came_late() {
+    let mut hall = Hall::alone(BackupForm::Log);
+    let ann = hall.joins("a");
+    let told_ns = hall.clients[ann].told_ns;
+    hall.now.mono_ns += HOUR;
+    hall.gets_backup(Feed::Backup);
+    hall.says(ann, "b");
+    hall.settles();
+    let fed = hall.edge.feed.len();
+    hall.promotes(fed);
+    hall.asks_all();
+    assert_eq!(hall.clients[ann].told_ns, told_ns + HOUR.cast_signed());
+}
