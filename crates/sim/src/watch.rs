@@ -266,8 +266,8 @@ impl Watch {
                 self.choose(wire, chosen.channel);
                 if let Some(bound) = self.channels.get(&(wire, chosen.channel)) {
                     self.feeds.end_recalls(position, bound.session);
-                    let told =
-                        self.clocks.sent(now_ns, (wire, chosen.channel), bound.session, chosen.session_ns);
+                    let attempt = (bound.session, bound.generation.unwrap_or(Generation::NONE));
+                    let told = self.clocks.sent(now_ns, (wire, chosen.channel), attempt, chosen.session_ns);
                     // An agent that lies may say any time.
                     self.bounds.broken =
                         told.err().filter(|_| self.bounds.ignored.is_empty()).or(self.bounds.broken.take());

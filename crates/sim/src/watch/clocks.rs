@@ -1,16 +1,17 @@
 //! Session time, as owners tell it to ends: once an end knows it, no later owner is ahead of it, whatever the edges' wall clocks say.
-//! An owner may be behind, since what it is told was on its way meanwhile.
+//! An owner may be behind, since what it is told was on its way meanwhile. An earlier owner of a shared cell, to which nothing is confirmed
+//! any more, may tell a client that has gone to the next one: its end refuses that.
 
-use marram_wire::id::SessionId;
+use marram_wire::id::{Generation, SessionId};
 use std::collections::{BTreeMap, btree_map::Entry};
 
 /// Session times less the time of the history, in nanoseconds.
 #[derive(Debug, Default)]
 pub(crate) struct Clocks {
-    /// What was last sent, by wire and channel.
-    sent: BTreeMap<(usize, u32), i64>,
-    /// What an end of the session has first accepted.
-    accepted: BTreeMap<SessionId, i64>,
+    /// What was last sent, by wire and channel, and in which generation.
+    sent: BTreeMap<(usize, u32), (Generation, i64)>,
+    /// What an end of the session has first accepted, and in which generation.
+    accepted: BTreeMap<SessionId, (Generation, i64)>,
     /// The session that is in there since the last time.
     is_new: Option<SessionId>,
 }
@@ -21,13 +22,13 @@ impl Clocks {
         &mut self,
         now_ns: u64,
         channel: (usize, u32),
-        session: SessionId,
+        (session, generation): (SessionId, Generation),
         session_ns: i64,
     ) -> Result<(), String> {
         let offset_ns = session_ns.saturating_sub_unsigned(now_ns);
-        self.sent.insert(channel, offset_ns);
-        let known = self.accepted.get(&session).filter(|known_ns| **known_ns < offset_ns);
-        known.map_or(Ok(()), |known_ns| {
+        self.sent.insert(channel, (generation, offset_ns));
+        let ahead = |(first, known_ns): &&(Generation, i64)| generation >= *first && *known_ns < offset_ns;
+        self.accepted.get(&session).filter(ahead).map_or(Ok(()), |(_, known_ns)| {
             Err(format!("the time of {session} is {} ns ahead of what its ends know", offset_ns - known_ns))
         })
     }
@@ -35,10 +36,10 @@ impl Clocks {
     /// It has reached the end at this channel, which accepts it unless [`Self::refused`] is called next.
     pub(crate) fn accepted(&mut self, channel: (usize, u32), session: SessionId) {
         self.is_new = None;
-        if let Some(offset_ns) = self.sent.get(&channel)
+        if let Some(sent) = self.sent.get(&channel)
             && let Entry::Vacant(first) = self.accepted.entry(session)
         {
-            first.insert(*offset_ns);
+            first.insert(*sent);
             self.is_new = Some(session);
         }
     }
