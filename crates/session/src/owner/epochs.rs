@@ -201,12 +201,12 @@ impl Owner {
         at: &Boundary,
         out: &mut Vec<OwnerEffect>,
     ) {
-        for side in self.ends.iter_mut() {
-            side.logged = side.logged.max(at.mark(side.port).produced);
-        }
         self.epochs.confirmed = self.epochs.confirmed.max(generation);
-        // Pages may have come since this epoch ended.
+        // Pages may have come since this epoch ended. Then it says nothing new, and a port may have another client since.
         if at.log_offset >= self.epochs.kept.log_offset {
+            for side in self.ends.iter_mut() {
+                side.logged = side.logged.max(at.mark(side.port).produced);
+            }
             self.epochs.kept.clone_from(at);
         }
         let kept_to = at.log_offset;

@@ -268,16 +268,22 @@ impl Owner {
     /// An entry that says something of a port is logged, up to here.
     pub(super) fn port_logged(&mut self, event: &PortEvent, out: &mut Vec<OwnerEffect>) {
         let log_end = self.log.end();
-        let Some(client) = self.ends.client_at(event.port()).and_then(|side| side.client.as_mut()) else {
-            return;
-        };
+        let Some(side) = self.ends.client_at(event.port()) else { return };
+        let is_done = side.is_done();
+        let Some(client) = side.client.as_mut() else { return };
         let generation = match event {
             PortEvent::Joined(joined) => joined.client.generation,
             PortEvent::Resumed { generation, .. } => *generation,
             PortEvent::Expelled { .. } => return,
             PortEvent::Left { port, .. } => {
-                // Its end may have come back meanwhile.
-                let code = if client.expelled { Code::Guest } else { Code::Lost };
+                // Its end may have come back meanwhile. One that was done and did not hear it has lost nothing.
+                let code = if client.expelled {
+                    Code::Guest
+                } else if is_done {
+                    Code::Finished
+                } else {
+                    Code::Lost
+                };
                 return self.tell_ended(*port, code, "the client has left the cell", out);
             }
         };
