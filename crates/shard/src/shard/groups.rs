@@ -393,12 +393,24 @@ impl Shard {
             self.groups.join(name, id, now.mono_ns);
             self.tell_group(now, id, name, out);
             if is_slot {
+                self.refuse_feed(now, id, out);
                 self.slot_promoted(now, id, name, out);
             } else {
                 self.with_owner(now, id, out, |owner, effects| owner.promote(now, effects));
             }
         }
         self.aim(now, name, out);
+    }
+
+    /// The primary of a shared cell that this edge goes on with may be alive, and no end tells it: it is told that its backup is lost, and
+    /// learns the rest from its own claim.
+    fn refuse_feed(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        let Some((wire, channel)) = session.feeder.take() else { return };
+        session.feed_lost_ns = Some(now.mono_ns);
+        let reason = "this edge goes on with the cell".to_string();
+        out.push(ShardOutput::Send { wire, frame: Reject { channel, code: Code::Waiting, reason }.into() });
+        self.with_owner(now, id, out, |owner, effects| owner.feed_lost(effects));
     }
 
     /// The connection to the backup of a group is lost, or it is of no use: no output leaves until a claim says that it is no backup
