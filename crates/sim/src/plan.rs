@@ -41,6 +41,11 @@ pub const MS: u64 = 1_000 * US;
 /// A second of virtual time.
 pub const S: u64 = 1_000 * MS;
 
+/// Everything has ended by then, where agents have room.
+const HORIZON_NS: u64 = 150 * S;
+/// How long an agent waits for an edge that serves a session which has not begun.
+pub(crate) const EDGE_WAIT_NS: u64 = 40 * S;
+
 /// The server's name in manifests.
 pub const SERVER: &str = "origin";
 
@@ -306,6 +311,16 @@ impl Plan {
     #[must_use]
     pub fn of(seed: u64) -> Self {
         Self::of_scenario(seed, Scenario::draw(seed))
+    }
+
+    /// When everything must have ended.
+    ///
+    /// A hall may be lost with both its edges. Then its clients come and wait in vain, and where an agent keeps hardly anything, one
+    /// after the other.
+    pub(crate) fn horizon_ns(&self) -> u64 {
+        let in_turn =
+            if self.has_hall() && self.memory_max < UNLIMITED { self.visits.len() as u64 } else { 0 };
+        HORIZON_NS + in_turn * EDGE_WAIT_NS
     }
 
     /// Whether its visits are those of a hall's clients.

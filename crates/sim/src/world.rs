@@ -47,7 +47,7 @@ use wires::{Caller, Direction, Item, Wire};
 use crate::{
     executor::Past,
     oracle,
-    plan::{Absence, Fault, FaultKind, MS, Moment, On, Plan, S, StoreLoss},
+    plan::{Absence, Fault, FaultKind, MS, Moment, On, Plan, StoreLoss},
     position::ShardPosition,
     program::{Act, Program},
     random::Random,
@@ -65,8 +65,6 @@ use marram_wire::{
 };
 use std::collections::BTreeSet;
 
-/// Everything must have ended by then.
-const HORIZON_NS: u64 = 150 * S;
 /// A seed that needs more does not terminate: 24,000 messages of a byte through a chain, with faults, take 430,000.
 const EVENTS_MAX: u64 = 1_000_000;
 /// A seed with fewer events tests too little.
@@ -333,7 +331,7 @@ impl World {
     pub(crate) fn run(mut self) -> Outcome {
         while self.violations.is_empty() && !self.is_over() {
             let event = self.queue.next_event().expect("the next sample is always due");
-            if self.queue.now_ns() > HORIZON_NS || self.trace.events() > EVENTS_MAX {
+            if self.queue.now_ns() > self.plan.horizon_ns() || self.trace.events() > EVENTS_MAX {
                 let late = format!("no end after {} events, {} ns", self.trace.events(), self.queue.now_ns());
                 self.violations.push(late);
                 self.violations.extend(self.unfinished());

@@ -117,8 +117,14 @@ impl Owner {
         };
         if let Err(why) = taken {
             self.fail_standby(why, out);
-        } else if self.about.is_shared_cell() && self.log.end() > 0 {
-            // No end of its own tells it the time.
+        } else {
+            self.learn_clock(now);
+        }
+    }
+
+    /// The backup of a shared cell learns the time from the log, or from pages that stand for it: no end of its own tells it.
+    fn learn_clock(&mut self, now: Now) {
+        if self.about.is_shared_cell() && self.log.end() > 0 {
             self.runner.carry_clock(now, self.log.last_ns());
         }
     }
@@ -261,6 +267,7 @@ impl Owner {
         if let Err(why) = fits {
             return self.fail_standby(why, out);
         }
+        self.learn_clock(now);
         if let Some(follow) = &mut self.follow {
             follow.stand(out);
         }

@@ -248,13 +248,17 @@ impl Owner {
         if !side.drop_covered() || !side.resume(received, window) {
             return Err("an end does not go on where the cell stands");
         }
-        let Some(client) = side.client.as_mut() else { return Ok(()) };
+        // The entry with which it joins may be running.
+        let is_open = self.ends.index(port).is_some();
+        let Some(client) = self.ends.client_at(port).and_then(|side| side.client.as_mut()) else {
+            return Ok(());
+        };
         let PortPhase::Asked(channel) = client.phase else { return Ok(()) };
         client.phase = PortPhase::Entering(channel);
         let generation = client.asked;
         if client.leaves() {
             // It leaves all the same.
-        } else if client.client.generation == Generation::NONE {
+        } else if !is_open {
             let joined = Client { generation, ..client.client.clone() };
             client.pending =
                 Some(PortEvent::Joined(Box::new(Joined { port, client: joined, datagrams, peer })));
@@ -404,11 +408,12 @@ impl Owner {
     /// The log is to say that the client left. One that has not joined is forgotten.
     fn client_leaves(&mut self, port: Port, reason: &str) {
         trace!(self.context(), "the client at port {} leaves: {reason}", port.0);
+        let is_open = self.ends.index(port).is_some();
         let Some(side) = self.ends.client_at(port) else { return };
         side.channel = None;
         let Some(client) = side.client.as_mut() else { return };
         client.phase = PortPhase::Away;
-        if client.client.generation == Generation::NONE {
+        if !is_open {
             return self.ends.forget_entering(port);
         }
         client.pending = Some(PortEvent::Left { port, quietly: false });
@@ -417,11 +422,12 @@ impl Owner {
     /// The connection to a client's end is gone.
     pub(super) fn port_away(&mut self, port: Port, why: &str) {
         trace!(self.context(), "the client at port {} is away: {why}", port.0);
+        let is_open = self.ends.index(port).is_some();
         let Some(side) = self.ends.client_at(port) else { return };
         side.channel = None;
         let Some(client) = side.client.as_mut() else { return };
         (client.phase, client.away_since_ns) = (PortPhase::Away, None);
-        if client.client.generation == Generation::NONE {
+        if !is_open {
             // Its end asks again, as for a new session.
             return self.ends.forget_entering(port);
         }

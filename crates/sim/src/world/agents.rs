@@ -14,7 +14,7 @@ use super::{
     learning::{LearnedPlaces, address_of},
 };
 use crate::{
-    plan::{MS, Moment, Plan, S, SERVER, Service, US},
+    plan::{EDGE_WAIT_NS, MS, Moment, Plan, S, SERVER, Service, US},
     program::{Act, Program, Taken},
     random::Random,
     watch::{PeerSide, Rare},
@@ -86,7 +86,7 @@ impl AgentNode {
             spread: plan.spread,
             heartbeat_interval_ns: 100 * MS,
             heartbeat_timeout_ns: 400 * MS,
-            edge_wait_ns: 40 * S,
+            edge_wait_ns: EDGE_WAIT_NS,
             backoff_min_ns: 10 * MS,
             backoff_max_ns: 500 * MS,
             linger_ns: 20 * S,
