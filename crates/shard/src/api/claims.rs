@@ -70,12 +70,14 @@ impl ClaimAnswer {
 }
 
 record! {
-    /// Which group has a slot's cell? The slot is taken if it has none, and the question says so.
+    /// Which group has a slot's cell? The slot is taken if it has none, or the record is changed, and the question says so.
     SlotQuery {
         /// The slot.
         slot: SlotName,
-        /// The record that it is to have, if it has none.
+        /// The record that it is to have, if it has none or `from`.
         take: Option<SlotRecord>,
+        /// The record that it has, of a cell that is lost; or, without `take`, of one that is over: then it is removed.
+        from: Option<SlotRecord>,
     }
 }
 
@@ -83,7 +85,7 @@ impl SlotQuery {
     /// The question to the coordinator.
     #[must_use]
     pub fn ask(self) -> Ask {
-        Ask::Slot { name: self.slot, take: self.take }
+        Ask::Slot { name: self.slot, take: self.take, from: self.from }
     }
 }
 
@@ -93,8 +95,10 @@ record! {
     SlotAnswer {
         /// The slot.
         slot: SlotName,
-        /// The record that it was to have.
+        /// The record that it was to have,
         take: Option<SlotRecord>,
+        /// in place of this one, or of none.
+        from: Option<SlotRecord>,
         /// Whether it has that.
         won: bool,
         /// If not: the one that it has, and who holds its group; none if it has none.
@@ -113,7 +117,7 @@ impl SlotAnswer {
             AskAnswer::Slot(held) => (false, held, None),
             other => (false, None, Some(undecided(other))),
         };
-        let SlotQuery { slot, take } = query;
-        Self { slot, take, won, held, away }
+        let SlotQuery { slot, take, from } = query;
+        Self { slot, take, from, won, held, away }
     }
 }

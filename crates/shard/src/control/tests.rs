@@ -283,20 +283,22 @@ fn questions_about_slots_go_to_the_coordinator_and_the_answers_back() {
     let (slot, record) = (SlotName([3; 16]), SlotRecord { incarnation: [4; 16], group: [5; 16] });
     let held = SlotHeld { record: SlotRecord { incarnation: [6; 16], ..record.clone() }, holder: None };
     let away = || "it is full".to_string();
-    for (take, answered, (won, there, why)) in [
-        (None, AskAnswer::Slot(None), (false, None, None)),
-        (None, AskAnswer::Slot(Some(held.clone())), (false, Some(held.clone()), None)),
-        (Some(record.clone()), AskAnswer::Won, (true, None, None)),
-        (Some(record.clone()), AskAnswer::Away(away()), (false, None, Some(away()))),
-        (Some(record), AskAnswer::Refused(away()), (false, None, Some(away()))),
+    for (take, from, answered, (won, there, why)) in [
+        (None, None, AskAnswer::Slot(None), (false, None, None)),
+        (None, None, AskAnswer::Slot(Some(held.clone())), (false, Some(held.clone()), None)),
+        (Some(record.clone()), None, AskAnswer::Won, (true, None, None)),
+        (Some(record.clone()), Some(held.record.clone()), AskAnswer::Won, (true, None, None)),
+        (None, Some(held.record.clone()), AskAnswer::Won, (true, None, None)),
+        (Some(record.clone()), None, AskAnswer::Away(away()), (false, None, Some(away()))),
+        (Some(record), None, AskAnswer::Refused(away()), (false, None, Some(away()))),
     ] {
-        let query = SlotQuery { slot, take: take.clone() };
+        let query = SlotQuery { slot, take: take.clone(), from: from.clone() };
         let message = FromShard::decode(FromShard::Slot(query.clone()).to_bytes()).expect("a message");
         let asked = step(&mut control, ControlInput::FromShard { shard: 1, message });
         assert_eq!(asked, [ControlOutput::AskSlot { shard: 1, query: query.clone() }]);
-        assert_eq!(query.clone().ask(), Ask::Slot { name: slot, take: take.clone() });
+        assert_eq!(query.clone().ask(), Ask::Slot { name: slot, take: take.clone(), from: from.clone() });
         let answer = SlotAnswer::of(query, answered);
-        assert_eq!(answer, SlotAnswer { slot, take, won, held: there, away: why });
+        assert_eq!(answer, SlotAnswer { slot, take, from, won, held: there, away: why });
         let told = step(&mut control, ControlInput::SlotAnswer { shard: 1, answer: answer.clone() });
         assert_eq!(told, [ControlOutput::ToShard { shard: 1, message: ToShard::SlotAnswer(answer.clone()) }]);
         let message = ToShard::SlotAnswer(answer);

@@ -131,9 +131,11 @@ pub enum Ask {
     Slot {
         /// The slot.
         name: SlotName,
-        /// Its new record, if it has none: of all such questions exactly one succeeds. A retry is harmless. As a claim, it waits while
-        /// it is not known whether the store has lost decisions, and is refused if it has.
+        /// Its new record, if it has none or `from`: of all such questions exactly one succeeds. A retry is harmless. As a claim, it waits
+        /// while it is not known whether the store has lost decisions, and is refused if it has.
         take: Option<SlotRecord>,
+        /// The record that may be replaced; without `take`, the one that is to be removed.
+        from: Option<SlotRecord>,
     },
     /// The holder of the newest generation.
     Holder {

@@ -52,7 +52,11 @@ impl Pending {
 
     /// Whether it may need a decision.
     fn decides(&self) -> bool {
-        matches!(self.ask, Ask::Claim { .. } | Ask::Slot { take: Some(_), .. })
+        match &self.ask {
+            Ask::Claim { .. } => true,
+            Ask::Slot { take, from, .. } => take.is_some() || from.is_some(),
+            _ => false,
+        }
     }
 
     /// Counts a write. False, and answered, if others got in between too often.

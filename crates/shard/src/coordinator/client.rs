@@ -286,6 +286,9 @@ impl CoordinatorClient {
             CoordinatorInput::Ask { tag, ask } => self.asks.ask(tag, ask),
             CoordinatorInput::Leave => self.leaving = true,
         }
+        if self.usurped {
+            self.answer_no_own_slot(out);
+        }
         self.go_on(now_ns, out);
         self.remember(now_ns, false, out);
         self.asks.set_deciding(self.memory.deciding());

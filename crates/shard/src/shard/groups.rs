@@ -8,7 +8,7 @@ use super::{
     shared,
     state::{
         backups::{AskedFor, wire_of},
-        groups::{GroupKind, Target},
+        groups::{Group, GroupKind, Target},
         sessions::Session,
     },
 };
@@ -357,7 +357,16 @@ impl Shard {
                 self.without_backup(now, name, out);
                 self.group_claimed(name, out);
             }
-            ClaimAnswer { tag, holder: None, .. } => group.forgotten(tag),
+            ClaimAnswer { tag, holder: None, .. } => {
+                group.forgotten(tag);
+                // Then its slot may be lost too.
+                self.slots.again(name, self.random.bytes());
+            }
+            ClaimAnswer { tag, holder: Some(holder), .. }
+                if group.put_back(tag, &holder, &self.config.edge) =>
+            {
+                self.slots.again(name, self.random.bytes());
+            }
             ClaimAnswer { holder: Some(holder), .. } => {
                 let contested = group.contested();
                 let reason = format!("`{}` has claimed the session's group", holder.primary);
@@ -466,7 +475,8 @@ impl Shard {
 
     /// Chooses a target for a group that has none, and feeds it.
     fn aim(&mut self, now: Now, name: GroupId, out: &mut Vec<ShardOutput>) {
-        let Some(group) = self.groups.get(name).filter(|group| group.may_aim()) else { return };
+        let may = |group: &&Group| group.may_aim() && !self.slots.is_leaving(name);
+        let Some(group) = self.groups.get(name).filter(may) else { return };
         let member = group.members().next().and_then(|id| self.sessions.get(id));
         let cell_of = member.filter(|_| group.is_slot).map(Session::app);
         let may = |edge: &str| group.may_aim_at(edge, now.mono_ns);

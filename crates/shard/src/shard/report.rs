@@ -60,6 +60,7 @@ pub(super) struct Counters {
     pub(super) confirmations: Confirmations,
     pub(super) epoch_log_bytes: u64,
     pub(super) promotions: u64,
+    pub(super) cells_lost: u64,
 }
 
 /// How long epochs of this shard's groups have waited for their confirmations.
@@ -261,6 +262,7 @@ impl Shard {
             gauge("epoch_confirm_p50_us_max", self.counters.confirmations.median_us() as usize),
             count("epoch_log_bytes_total", self.counters.epoch_log_bytes),
             count("promotions_total", self.counters.promotions),
+            count("cells_lost_total", self.counters.cells_lost),
         ];
         counters.into_iter()
     }

@@ -66,19 +66,12 @@ impl Shard {
         match self.slots.look(now.mono_ns, slot) {
             Look::Known(held, query) => {
                 ask(query, out);
-                let Some(holder) = held.holder.clone() else {
-                    return refuse(
-                        Code::Waiting,
-                        "the coordinator has no record of the group that has the app's cell",
-                    );
-                };
-                if holder.primary == self.config.edge {
-                    return refuse(
-                        Code::Waiting,
-                        "this edge had the app's cell before it was started again: it is lost, unless its backup takes it",
-                    );
+                match held.holder {
+                    Some(holder) if holder.primary != self.config.edge => {
+                        Err(self.leads_to(app, &holder.primary, holder.backup.as_deref()))
+                    }
+                    holder => self.take_lost(now, app, (slot, held.record, holder), out),
                 }
-                Err(self.leads_to(app, &holder.primary, holder.backup.as_deref()))
             }
             Look::Ask(query) => {
                 ask([query], out);
@@ -88,7 +81,7 @@ impl Shard {
             Look::Free | Look::Own(_) if !hello.fresh => {
                 refuse(Code::Waiting, "no edge has the app's cell in which the session was")
             }
-            Look::Free => self.begin_cell(now, app, slot, out),
+            Look::Free => self.begin_cell(now, app, (slot, None), out),
             Look::Own(group) => {
                 // The last one has ended.
                 let cell = SessionId(self.random.bytes());
@@ -163,23 +156,47 @@ impl Shard {
         }
     }
 
-    /// No edge has the slot: puts a cell into a new group, which is claimed, and then takes the slot. It is opened when that is won.
+    /// The slot's cell was this edge's, and is not here, or its group has no record. If its claim names no backup, a former life of this edge
+    /// had the only copy, or an operator has given it to this edge as lost: a new cell takes the slot over. The claim of its group comes
+    /// first, by compare: if another edge has claimed that meanwhile, nothing is taken.
+    fn take_lost(
+        &mut self,
+        now: Now,
+        app: &App,
+        (slot, record, holder): (SlotName, SlotRecord, Option<Claimed>),
+        out: &mut Vec<ShardOutput>,
+    ) -> Result<SessionId, Refusal> {
+        let has_backup = holder.as_ref().is_some_and(|holder| holder.backup.is_some());
+        if has_backup || self.groups.get(record.group).is_some() {
+            return refuse(
+                Code::Waiting,
+                "this edge had the app's cell before it was started again: it is lost, unless its backup takes it",
+            );
+        }
+        self.begin_cell(now, app, (slot, Some((record, holder))), out)
+    }
+
+    /// No edge has the slot: puts a cell into a new group, which is claimed, and then takes the slot. It is opened when that is won. A cell
+    /// that replaces a `lost` one comes into the group of that one, which has this claim.
     fn begin_cell(
         &mut self,
         now: Now,
         app: &App,
-        slot: SlotName,
+        (slot, lost): (SlotName, Option<(SlotRecord, Option<Claimed>)>),
         out: &mut Vec<ShardOutput>,
     ) -> Result<SessionId, Refusal> {
         let Some(kind) = self.group_kind(app, None) else {
             return refuse(Code::Waiting, "the app has no settings for epochs");
         };
         self.has_room(app)?;
-        let record = SlotRecord { incarnation: self.random.bytes(), group: self.random.bytes() };
-        let target = self.target_for((SessionId(record.group), kind), Some(&app.name), |_| true);
-        self.groups.begin_slot(record.group, (kind, target), now.mono_ns);
-        self.insert_cell(now, app, (record.cell(&[]), record.group), out)?;
-        self.slots.begin_taking(slot, record);
+        let (from, claim) = lost.unzip();
+        let incarnation = self.random.bytes();
+        let group = from.as_ref().map_or_else(|| self.random.bytes(), |from| from.group);
+        let record = SlotRecord { incarnation, group };
+        let target = self.target_for((SessionId(group), kind), Some(&app.name), |_| true);
+        self.groups.begin_slot(group, (kind, target), claim.flatten(), now.mono_ns);
+        self.insert_cell(now, app, (record.cell(&[]), group), out)?;
+        self.slots.begin_taking(slot, record, from);
         Err(Refusal::Held)
     }
 
@@ -207,8 +224,8 @@ impl Shard {
         self.attempt(now, cell, 0, &[], out);
     }
 
-    /// This edge has claimed the group of a cell that it backed. Of one that had not begun it cannot know whether its slot was taken: another
-    /// edge may have taken that since.
+    /// This edge has claimed the group of a cell that it backed. It goes on, or begins if it has not run, when the slot is known to name that
+    /// group: another edge may have taken it, if the cell had not begun or the store has lost decisions.
     pub(super) fn slot_promoted(
         &mut self,
         now: Now,
@@ -217,16 +234,12 @@ impl Shard {
         out: &mut Vec<ShardOutput>,
     ) {
         let (Some(slot), Some(session)) = (self.slot_of(cell), self.sessions.get(cell)) else { return };
-        if session.owner.log_bytes().0 > 0 {
-            let news = self.slots.promoted(slot, group);
-            self.slot_news(now, news, out);
-            return self.with_owner(now, cell, out, |owner, effects| owner.promote(now, effects));
-        }
+        let has_run = session.owner.log_bytes().0 > 0;
         let record = SlotRecord { incarnation: self.random.bytes(), group };
-        match self.slots.take_promoted(slot, record) {
+        match self.slots.take_promoted(slot, record, has_run) {
             Promoted::Ask(query) => ask([query], out),
             Promoted::Waits => {}
-            Promoted::Lost => self.slot_lost(now, group, out),
+            Promoted::Lost => self.slot_lost(now, (group, has_run), out),
         }
     }
 
@@ -246,8 +259,14 @@ impl Shard {
     fn slot_news(&mut self, now: Now, news: Vec<SlotNews>, out: &mut Vec<ShardOutput>) {
         for news in news {
             match news {
-                SlotNews::Won { record, .. } => self.slot_won(now, &record, out),
-                SlotNews::Lost { group, .. } => self.slot_lost(now, group, out),
+                SlotNews::Won { record, has_run: true, .. } => self.slot_kept(now, record.group, out),
+                SlotNews::Won { record, was_lost, .. } => {
+                    if was_lost {
+                        self.lost_one_replaced(record.group, out);
+                    }
+                    self.slot_won(now, &record, out);
+                }
+                SlotNews::Lost { group, has_run, .. } => self.slot_lost(now, (group, has_run), out),
                 SlotNews::Unanswered { why, .. } => {
                     let text = format!(
                         "clients of a shared cell wait: the coordinator does not say where it is: {why}"
@@ -259,15 +278,51 @@ impl Shard {
         }
     }
 
-    /// Another group has the slot: the cell of this one, which has not begun, is dropped.
-    fn slot_lost(&mut self, now: Now, group: GroupId, out: &mut Vec<ShardOutput>) {
+    /// Another group has the slot: the cell of this one is dropped. If it has run, the coordinator's store had lost the slot, and another
+    /// edge took it before this one was back. The clients begin again there.
+    fn slot_lost(&mut self, now: Now, (group, has_run): (GroupId, bool), out: &mut Vec<ShardOutput>) {
         let members: Vec<SessionId> =
             self.groups.get(group).into_iter().flat_map(|group| group.members()).collect();
         for cell in members {
-            self.with_owner(now, cell, out, |owner, effects| {
+            if !has_run {
                 let reason = "another edge has taken the app's slot".to_string();
-                owner.step_down(Code::Superseded, reason, effects);
+                self.with_owner(now, cell, out, |owner, effects| {
+                    owner.step_down(Code::Superseded, reason, effects);
+                });
+                continue;
+            }
+            let reason = "the coordinator's store had lost where the app's cell was, and another edge has begun a new one: this one ends";
+            self.cell_lost(cell, reason, out);
+            let is_copy = self.sessions.is_following(cell);
+            self.with_owner(now, cell, out, |owner, effects| match is_copy {
+                true => owner.step_down(Code::Lost, reason.to_string(), effects),
+                false => owner.terminate(Code::Lost, reason.to_string(), effects),
             });
+        }
+    }
+
+    /// A cell that was lost is replaced by one in this group.
+    fn lost_one_replaced(&mut self, group: GroupId, out: &mut Vec<ShardOutput>) {
+        let member = self.groups.get(group).and_then(|group| group.members().next());
+        let reason = "its edge had no backup and was started again, or an operator has given it up: a new cell begins here";
+        if let Some(cell) = member {
+            self.cell_lost(cell, reason, out);
+        }
+    }
+
+    /// Operators are told that the state of an app's cell is lost.
+    fn cell_lost(&mut self, cell: SessionId, why: &str, out: &mut Vec<ShardOutput>) {
+        self.counters.cells_lost += 1;
+        let app = self.sessions.get(cell).map(|session| session.app().to_string()).unwrap_or_default();
+        note(NoteLevel::Warning, None, format!("the shared cell of app `{app}` is lost: {why}"), out);
+    }
+
+    /// The slot is still this edge's: its cell goes on. One that was fed here is promoted now.
+    fn slot_kept(&mut self, now: Now, group: GroupId, out: &mut Vec<ShardOutput>) {
+        let members: Vec<SessionId> =
+            self.groups.get(group).into_iter().flat_map(|group| group.members()).collect();
+        for cell in members.into_iter().filter(|cell| self.sessions.is_following(*cell)).collect::<Vec<_>>() {
+            self.with_owner(now, cell, out, |owner, effects| owner.promote(now, effects));
         }
     }
 

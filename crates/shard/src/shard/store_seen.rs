@@ -10,8 +10,14 @@ use alloc::vec::Vec;
 use marram_wire::frame::StoreSeen;
 
 impl Shard {
-    /// This edge remembers more than before.
+    /// This edge remembers more than before. Another identity: an operator has accepted that the store lost decisions. The slots of cells
+    /// that run here may be among these, and another edge would begin a second cell.
     pub(super) fn store_seen(&mut self, seen: StoreSeen, out: &mut Vec<ShardOutput>) {
+        if self.store_seen.as_ref().is_some_and(|before| before.mark.identity != seen.mark.identity) {
+            for group in self.groups.renew_slots() {
+                self.slots.again(group, self.random.bytes());
+            }
+        }
         let of_edge = |wire: &super::state::wires::Wire| {
             wire.role.as_ref().is_some_and(|role| !role.recorder && !role.own)
         };

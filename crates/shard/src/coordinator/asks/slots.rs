@@ -1,4 +1,5 @@
-//! Questions about slots: the slot's record, then the claim of the group that it names. A slot without a record can be taken.
+//! Questions about slots: the slot's record, then the claim of the group that it names. A slot without a record can be taken. A record
+//! is replaced or removed only by a question that names it.
 
 use super::{Asks, Deciding, Pending, answer, read, unreadable};
 use crate::coordinator::{
@@ -16,8 +17,8 @@ impl Asks {
         entry: Option<StoreEntry>,
         out: &mut Vec<CoordinatorOutput>,
     ) {
-        let Ask::Slot { name, take } = &pending.ask else { return };
-        let value = entry.map(|entry| entry.value);
+        let Ask::Slot { name, take, from } = &pending.ask else { return };
+        let (expect, value) = entry.map_or((0, None), |entry| (entry.revision, Some(entry.value)));
         if let Some(record) = pending.slot.clone() {
             let claim = read(value, AskAnswer::Holder);
             let AskAnswer::Holder(holder) = claim else { return answer(&pending, claim, out) };
@@ -27,26 +28,27 @@ impl Asks {
             Ok(there) => there,
             Err(error) => return answer(&pending, unreadable(&error), out),
         };
-        let request = match (there, take) {
-            (None, None) => return answer(&pending, AskAnswer::Slot(None), out),
+        let is_change = take.is_some() || from.is_some();
+        let request = match there {
             // An earlier attempt was written, and its answer got lost.
-            (Some(there), Some(take)) if there == *take => return answer(&pending, AskAnswer::Won, out),
-            (Some(there), _) => {
-                let key = Subject::of_slot_group(there.group).generation_key();
-                pending.slot = Some(there);
-                StoreRequest::Get { key }
-            }
-            (None, Some(take)) => {
+            there if is_change && there == *take => return answer(&pending, AskAnswer::Won, out),
+            // A record that is not named by the question is never overwritten.
+            there if is_change && (there.is_none() || there == *from) => {
                 let Deciding::May(store, least) = self.deciding.clone() else {
                     return self.held.push_back(pending);
                 };
-                let (key, value) = (name.key(), Some(encode(take)));
+                let (key, value) = (name.key(), take.as_ref().map(encode));
                 if !pending.tries_again(out) {
                     return;
                 }
                 pending.under = Some(store.clone());
-                // A record that exists is never overwritten.
-                StoreRequest::Decide { key, expect: 0, value, store, least }
+                StoreRequest::Decide { key, expect, value, store, least }
+            }
+            None => return answer(&pending, AskAnswer::Slot(None), out),
+            Some(there) => {
+                let key = Subject::of_slot_group(there.group).generation_key();
+                pending.slot = Some(there);
+                StoreRequest::Get { key }
             }
         };
         self.sent.insert(tag, pending);

@@ -3,7 +3,7 @@
 use super::{CoordinatorClient, CoordinatorOutput, CoordinatorState};
 use crate::{
     coordinator::{
-        StoreEntry, StoreFailure, StoreReply,
+        AskAnswer, SlotHeld, StoreEntry, StoreFailure, StoreReply,
         asks::Said,
         contents::{STORE, StoreRecord, encode},
         memory::Deciding,
@@ -86,6 +86,22 @@ impl CoordinatorClient {
         if let Some((level, text)) = text {
             self.is_doubt_told = level == NoteLevel::Error;
             out.push(CoordinatorOutput::Log(level, text));
+        }
+    }
+
+    /// With another edge of its name, this one cannot tell whether a cell that is said to be its own has run in a former life, and is lost,
+    /// or runs at the other edge.
+    pub(super) fn answer_no_own_slot(&self, out: &mut [CoordinatorOutput]) {
+        for out in out {
+            if let CoordinatorOutput::Asked { answer, .. } = out
+                && let AskAnswer::Slot(Some(SlotHeld { holder: Some(holder), .. })) = answer
+                && holder.primary == self.config.edge
+            {
+                *answer = AskAnswer::Refused(format!(
+                    "the app's cell is at edge `{}`, and two edges register themselves with that name: give each its own `name`",
+                    holder.primary
+                ));
+            }
         }
     }
 

@@ -80,6 +80,10 @@ pub(crate) struct Group {
     /// As the store had it when it was last known.
     record: Option<Claimed>,
     asked: Option<AskedClaim<Option<Claimed>>>,
+    /// Whether it is to be claimed although the record says what it should: the store may have lost that, or it is of a former life.
+    renews: bool,
+    /// The highest count of a claim that is known.
+    count: u64,
     /// Epochs with this number or a higher one have everything that left unconfirmed: once one of them is confirmed, the target may
     /// become the backup.
     switch: Option<u64>,
@@ -116,6 +120,8 @@ impl Group {
             target,
             record: None,
             asked: None,
+            renews: false,
+            count: 0,
             // No session has released anything yet.
             switch,
             confirmed: 0,
@@ -230,6 +236,7 @@ impl Group {
             Some(asked) => asked.is_due(now_ns),
             None => {
                 self.is_long_empty(now_ns)
+                    || self.renews
                     || self.record.as_ref().is_none_or(|it| it.backup.as_deref() != self.backup())
             }
         }
@@ -362,10 +369,12 @@ impl Group {
             return Some((tag, from, asked.to.clone()));
         }
         let backup = self.backup().map(ToString::to_string);
+        self.renews = false;
         let to = if self.is_long_empty(now_ns) {
             None
         } else {
-            let count = from.as_ref().map_or(0, |from| from.generation.count) + 1;
+            self.count = self.count.max(from.as_ref().map_or(0, |from| from.generation.count)) + 1;
+            let count = self.count;
             Some(Claimed { generation: Generation { count, opener }, primary: edge.to_string(), backup })
         };
         self.asked = Some(AskedClaim::new(tag, to.clone()));
@@ -386,6 +395,24 @@ impl Group {
         if self.asked.take_if(|asked| asked.has_tag(tag)).is_some() {
             self.record = None;
         }
+    }
+
+    /// The store has this record, which is an older one of this edge than was known: the store was put back, and an operator has accepted
+    /// that. True if it is so: then the group is claimed from that one. No other edge has claimed it since.
+    pub(crate) fn put_back(&mut self, tag: u64, holder: &Claimed, edge: &str) -> bool {
+        let is_older = |known: &Claimed| holder.generation.count < known.generation.count;
+        let is_it = holder.primary == edge
+            && self.record.as_ref().is_some_and(is_older)
+            && self.asked.as_ref().is_some_and(|asked| asked.has_tag(tag));
+        if is_it {
+            (self.asked, self.record, self.renews) = (None, Some(holder.clone()), true);
+        }
+        is_it
+    }
+
+    /// The store may have lost its record: it is claimed again.
+    pub(crate) fn renew(&mut self) {
+        self.renews = true;
     }
 
     /// It is not known whether that claim was written.
@@ -479,15 +506,28 @@ impl Groups {
         self.by_name.insert(name, group);
     }
 
-    /// A new group for the cell of a slot, which is to name it.
+    /// A group for the cell of a slot, which is to name it: a new one, or one that has this record, of a cell that is lost.
     pub(crate) fn begin_slot(
         &mut self,
         name: GroupId,
         (kind, target): (GroupKind, Option<Target>),
+        record: Option<Claimed>,
         now_ns: u64,
     ) {
-        let group = Group { is_slot: true, ..Group::new(kind, target, now_ns) };
+        let renews = record.is_some();
+        let group = Group { is_slot: true, renews, record, ..Group::new(kind, target, now_ns) };
         self.by_name.insert(name, group);
+    }
+
+    /// The store may have lost what it knew of slots: their groups are claimed again. Returns these.
+    pub(crate) fn renew_slots(&mut self) -> Vec<GroupId> {
+        let slots = self.by_name.iter_mut().filter(|(_, group)| group.is_slot);
+        slots
+            .map(|(name, group)| {
+                group.renew();
+                *name
+            })
+            .collect()
     }
 
     /// This shard was the backup of this group, and has claimed it: it runs alone, since its sessions have waited long enough. The

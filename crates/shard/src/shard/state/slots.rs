@@ -1,12 +1,14 @@
-//! Slots: where the one cell of a protected shared app is, as far as this shard knows, and how it takes a slot that has no record
-//! (docs/protocol-epochs.md, "Slots"). It sends nothing: it gives the questions for the coordinator, and takes the answers.
+//! Slots: where the one cell of a protected shared app is, as far as this shard knows, and how it takes a slot that has no record, or
+//! one of a cell that is lost, and gives it back (docs/protocol-epochs.md, "Slots"). It sends nothing: it gives the questions for the coordinator, and takes the answers.
 //!
 //! ```text
 //! look: Ask --answered: a record--> Known (for a second) --look--> Ask ..
 //!                 |
 //!                 no record --> Free --begin_taking--> the group is claimed --group_claimed--> the slot is taken --won--> Own
 //!                                (the cell is there, unopened)                                      |             --lost--> Known
-//! a backup is promoted: --promoted--> Own, or, if its log is empty, --take_promoted-----------------^
+//! a backup is promoted: --take_promoted--------------------------------------------------------------^
+//! Own --again: the store may have lost the record--> its group is claimed again, and so on
+//! Own --remove: no client needs the cell--> Leaving --removed--> nothing is known
 //! ```
 //!
 //! A shard may take a slot while it backs another edge that takes it too. If it is promoted for that one's empty cell, this waits for
@@ -51,10 +53,11 @@ pub(crate) enum Look {
 /// What the answer to a question means for the cell that is here.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum SlotNews {
-    /// The slot is this shard's, with this record: its cell may be opened.
-    Won { slot: SlotName, record: SlotRecord },
-    /// Another group has it: the cell in this one is dropped. No slot will ever name this group.
-    Lost { slot: SlotName, group: GroupId },
+    /// The slot is this shard's, with this record: its cell may be opened, or goes on if it `has_run` before. `was_lost`: the record
+    /// replaces that of a cell that is lost.
+    Won { slot: SlotName, record: SlotRecord, has_run: bool, was_lost: bool },
+    /// Another group has it: the cell in this one, which may be one that `has_run`, is dropped. No slot will ever name this group.
+    Lost { slot: SlotName, group: GroupId, has_run: bool },
     /// The coordinator gave no answer, and why.
     Unanswered { slot: SlotName, why: String },
 }
@@ -77,52 +80,96 @@ struct Known {
     held: Option<SlotHeld>,
 }
 
+/// A record that a slot is to have, for a group of this shard.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Taker {
+    record: SlotRecord,
+    /// Whether its cell has run.
+    has_run: bool,
+    /// Whether the store may have the record, or another one that names its group.
+    may_stand: bool,
+}
+
+impl Taker {
+    /// For a cell that begins here, and has not been asked for.
+    fn begins(record: SlotRecord) -> Self {
+        Self { record, has_run: false, may_stand: false }
+    }
+}
+
 /// One slot.
 #[derive(Debug)]
 enum SlotState {
     /// Its cell is not here, as far as is known.
     Elsewhere { known: Option<Known>, asked: Option<AskedClaim<()>> },
-    /// It is being taken: first its group is claimed, then this record is written. `waiting`: groups that this shard was promoted for,
-    /// with empty cells. One of them may have the slot already.
-    Taking { record: SlotRecord, asked: Option<AskedClaim<()>>, waiting: Vec<SlotRecord> },
-    /// This group has it.
-    Own(GroupId),
+    /// It is being taken: first its group is claimed, then this record is written, in place of none or of `from`. `waiting`: groups that
+    /// this shard was promoted for. One of them may have the slot already.
+    Taking { taker: Taker, from: Option<SlotRecord>, asked: Option<AskedClaim<()>>, waiting: Vec<Taker> },
+    /// It has this record.
+    Own(SlotRecord),
+    /// Its cell has ended for good: first its group is claimed without a backup, which may not know that; then this record is removed.
+    Leaving { record: SlotRecord, asked: Option<AskedClaim<()>> },
 }
 
 impl SlotState {
-    /// The groups of this shard that have the slot, or are to have it.
-    fn groups(&self) -> Vec<GroupId> {
+    /// The groups of this shard that have the slot, or are to have it, and whether the cell of each has run.
+    fn groups(&self) -> Vec<(GroupId, bool)> {
         match self {
             Self::Elsewhere { .. } => Vec::new(),
-            Self::Taking { record, waiting, .. } => {
-                core::iter::once(record).chain(waiting).map(|record| record.group).collect()
+            Self::Taking { taker, waiting, .. } => {
+                let takers = core::iter::once(taker).chain(waiting);
+                takers.map(|taker| (taker.record.group, taker.has_run)).collect()
             }
-            Self::Own(group) => vec![*group],
+            Self::Own(record) | Self::Leaving { record, .. } => vec![(record.group, true)],
         }
     }
 
     /// The slot has this record. Returns what that means for the groups here that were to have it.
     fn decided(&mut self, now_ns: u64, slot: SlotName, held: SlotHeld) -> Vec<SlotNews> {
         let record = held.record.clone();
-        let groups = self.groups();
-        let is_own = groups.contains(&record.group);
-        let lost = groups.into_iter().filter(|group| *group != record.group);
-        let mut news: Vec<SlotNews> = lost.map(|group| SlotNews::Lost { slot, group }).collect();
-        *self = if is_own {
-            let group = record.group;
-            news.push(SlotNews::Won { slot, record });
-            Self::Own(group)
+        let mut news = Vec::new();
+        let mut won = None;
+        for (group, has_run) in self.groups() {
+            if group == record.group {
+                won = Some(has_run);
+            } else {
+                news.push(SlotNews::Lost { slot, group, has_run });
+            }
+        }
+        let was_lost = matches!(self, Self::Taking { from: Some(_), .. });
+        *self = if let Some(has_run) = won {
+            news.push(SlotNews::Won { slot, record: record.clone(), has_run, was_lost });
+            Self::Own(record)
         } else {
             Self::Elsewhere { known: Some(Known { at_ns: now_ns, held: Some(held) }), asked: None }
         };
         news
     }
 
+    /// The question that writes the record or removes it, if it is this state's turn to ask one.
+    fn query(&self, slot: SlotName) -> Option<SlotQuery> {
+        match self {
+            Self::Taking { taker, from, .. } => {
+                Some(SlotQuery { slot, take: Some(taker.record.clone()), from: from.clone() })
+            }
+            Self::Leaving { record, .. } => Some(SlotQuery { slot, take: None, from: Some(record.clone()) }),
+            Self::Elsewhere { .. } | Self::Own(_) => None,
+        }
+    }
+
+    /// The question of that kind that was asked.
+    fn asked(&mut self) -> Option<&mut AskedClaim<()>> {
+        match self {
+            Self::Taking { asked, .. } | Self::Leaving { asked, .. } => asked.as_mut(),
+            Self::Elsewhere { .. } | Self::Own(_) => None,
+        }
+    }
+
     /// What an end is told, and whether the coordinator is to be asked.
     fn look(&mut self, now_ns: u64, slot: SlotName) -> Look {
         let (known, asked) = match self {
-            Self::Own(group) => return Look::Own(*group),
-            Self::Taking { .. } => return Look::Waits,
+            Self::Own(record) => return Look::Own(record.group),
+            Self::Taking { .. } | Self::Leaving { .. } => return Look::Waits,
             Self::Elsewhere { known, asked } => (known, asked),
         };
         let is_fresh = |known: &&Known| now_ns < known.at_ns.saturating_add(SLOT_FRESH_NS);
@@ -136,7 +183,7 @@ impl SlotState {
         if must_ask {
             asked.get_or_insert_with(|| AskedClaim::new(NO_TAG, ())).ask_again(NO_TAG);
         }
-        let query = must_ask.then_some(SlotQuery { slot, take: None });
+        let query = must_ask.then_some(SlotQuery { slot, take: None, from: None });
         let held = known.as_ref().and_then(|known| known.held.clone());
         match (held.filter(|_| is_unanswered), query) {
             (Some(held), query) => Look::Known(held, query),
@@ -180,47 +227,92 @@ impl Slots {
         oldest.is_some_and(|(_, name)| self.by_name.remove(&name).is_some())
     }
 
-    /// Begins to take a free slot. The cell with the record's id is here, unopened, in the record's group, which has no record yet.
-    pub(crate) fn begin_taking(&mut self, slot: SlotName, record: SlotRecord) {
-        let before =
-            self.by_name.insert(slot, SlotState::Taking { record, asked: None, waiting: Vec::new() });
-        assert!(matches!(before, Some(SlotState::Elsewhere { .. })), "a slot that is free is taken");
+    /// Begins to take a free slot, or one with the record `from` of a cell that is lost. The cell with the record's id is here, unopened,
+    /// in the record's group, which is not claimed yet.
+    pub(crate) fn begin_taking(&mut self, slot: SlotName, record: SlotRecord, from: Option<SlotRecord>) {
+        let taker = Taker { may_stand: from.is_some(), ..Taker::begins(record) };
+        let taking = SlotState::Taking { taker, from, asked: None, waiting: Vec::new() };
+        let before = self.by_name.insert(slot, taking);
+        assert!(
+            matches!(before, Some(SlotState::Elsewhere { .. })),
+            "a slot of which no cell is here is taken"
+        );
     }
 
-    /// A claim of a group is won: if it is that of a slot which is being taken, this is to be sent.
+    /// A claim of a group is won: if it is that of a slot which is being taken or given back, this is to be sent.
     pub(crate) fn group_claimed(&mut self, group: GroupId) -> Option<SlotQuery> {
-        self.by_name.iter_mut().find_map(|(slot, it)| match it {
-            SlotState::Taking { record, asked: asked @ None, .. } if record.group == group => {
-                *asked = Some(AskedClaim::new(NO_TAG, ()));
-                Some(SlotQuery { slot: *slot, take: Some(record.clone()) })
+        self.by_name.iter_mut().find_map(|(slot, it)| {
+            match it {
+                SlotState::Taking { taker, asked: asked @ None, .. } if taker.record.group == group => {
+                    *asked = Some(AskedClaim::new(NO_TAG, ()));
+                    taker.may_stand = true;
+                }
+                SlotState::Leaving { record, asked: asked @ None } if record.group == group => {
+                    *asked = Some(AskedClaim::new(NO_TAG, ()));
+                }
+                _ => return None,
             }
-            _ => None,
+            it.query(*slot)
         })
     }
 
-    /// This shard was promoted for this group, and its cell has run before: the slot names it. Returns the groups that were to have it.
-    pub(crate) fn promoted(&mut self, slot: SlotName, group: GroupId) -> Vec<SlotNews> {
-        let before = self.by_name.insert(slot, SlotState::Own(group));
-        let lost = before.map(|slot| slot.groups()).unwrap_or_default().into_iter();
-        lost.filter(|other| *other != group).map(|group| SlotNews::Lost { slot, group }).collect()
+    /// The store may have lost the record of this group's slot: it is written again when the group's next claim is won. It gets this new
+    /// incarnation: an answer of what the store had before is none to that question.
+    pub(crate) fn again(&mut self, group: GroupId, incarnation: [u8; 16]) {
+        for slot in self.by_name.values_mut() {
+            match slot {
+                SlotState::Own(record) if record.group == group => {
+                    let record = SlotRecord { incarnation, group };
+                    let taker = Taker { record, has_run: true, may_stand: true };
+                    *slot = SlotState::Taking { taker, from: None, asked: None, waiting: Vec::new() };
+                }
+                SlotState::Taking { taker, asked, .. } if taker.record.group == group => {
+                    (taker.record.incarnation, *asked) = (incarnation, None);
+                }
+                _ => {}
+            }
+        }
     }
 
-    /// This shard was promoted, and its cell has not run: the slot may have no record, one that names this group, or that of another
-    /// one. `record` has a new incarnation, and the group that was claimed.
+    /// The cell of a slot that is this shard's has ended, and no other one is to begin. Returns its group, which is to be claimed without a
+    /// backup: then its record is removed.
+    pub(crate) fn remove(&mut self, slot: SlotName) -> Option<GroupId> {
+        let it = self.by_name.get_mut(&slot)?;
+        let SlotState::Own(record) = it else { return None };
+        let group = record.group;
+        *it = SlotState::Leaving { record: record.clone(), asked: None };
+        Some(group)
+    }
+
+    /// Whether the record of this group's slot is to be removed.
+    pub(crate) fn is_leaving(&self, group: GroupId) -> bool {
+        let is_it =
+            |slot: &SlotState| matches!(slot, SlotState::Leaving { record, .. } if record.group == group);
+        self.by_name.values().any(is_it)
+    }
+
+    /// This shard was promoted for a group, and its cell may be one that `has_run`. The slot may have no record, one that names this group,
+    /// or that of another one. `record` has a new incarnation, and the group that was claimed.
     ///
     /// To read the slot is not enough if it has no record: the former primary may still write one that names this group, so the group's
     /// record could not be removed.
-    pub(crate) fn take_promoted(&mut self, slot: SlotName, record: SlotRecord) -> Promoted {
+    pub(crate) fn take_promoted(&mut self, slot: SlotName, record: SlotRecord, has_run: bool) -> Promoted {
+        let taker = Taker { record, has_run, may_stand: true };
         match self.by_name.get_mut(&slot) {
-            Some(SlotState::Own(own)) if *own != record.group => Promoted::Lost,
+            Some(SlotState::Own(own) | SlotState::Leaving { record: own, .. })
+                if own.group != taker.record.group =>
+            {
+                Promoted::Lost
+            }
             Some(SlotState::Taking { waiting, .. }) => {
-                waiting.push(record);
+                waiting.push(taker);
                 Promoted::Waits
             }
             _ => {
-                let query = SlotQuery { slot, take: Some(record.clone()) };
+                let query = SlotQuery { slot, take: Some(taker.record.clone()), from: None };
                 let asked = Some(AskedClaim::new(NO_TAG, ()));
-                self.by_name.insert(slot, SlotState::Taking { record, asked, waiting: Vec::new() });
+                let taking = SlotState::Taking { taker, from: None, asked, waiting: Vec::new() };
+                self.by_name.insert(slot, taking);
                 Promoted::Ask(query)
             }
         }
@@ -230,16 +322,16 @@ impl Slots {
     pub(crate) fn group_gone(&mut self, now_ns: u64, group: GroupId) {
         self.by_name.retain(|_, slot| match slot {
             SlotState::Elsewhere { .. } => true,
-            SlotState::Own(own) => *own != group,
-            SlotState::Taking { record, asked, waiting } => {
-                waiting.retain(|record| record.group != group);
-                if record.group != group {
+            SlotState::Own(own) | SlotState::Leaving { record: own, .. } => own.group != group,
+            SlotState::Taking { taker, from, asked, waiting } => {
+                waiting.retain(|taker| taker.record.group != group);
+                if taker.record.group != group {
                     return true;
                 }
                 let Some(next) = waiting.pop() else { return false };
                 let mut ask = AskedClaim::new(NO_TAG, ());
                 ask.unanswered(now_ns);
-                (*record, *asked) = (next, Some(ask));
+                (*taker, *from, *asked) = (next, None, Some(ask));
                 true
             }
         });
@@ -248,45 +340,58 @@ impl Slots {
     /// Whether the record of this group must stay although it is empty: a slot names it, or may do so.
     pub(crate) fn keeps(&self, group: GroupId) -> bool {
         self.by_name.values().any(|slot| match slot {
-            SlotState::Taking { record, asked: None, .. } if record.group == group => false,
-            slot => slot.groups().contains(&group),
+            SlotState::Taking { taker, .. } if taker.record.group == group => taker.may_stand,
+            slot => slot.groups().iter().any(|(name, _)| *name == group),
         })
     }
 
     /// The answer to a question. One that nothing here waits for is ignored.
     pub(crate) fn answered(&mut self, now_ns: u64, answer: SlotAnswer) -> Vec<SlotNews> {
-        let SlotAnswer { slot, take, won, held, away } = answer;
+        let SlotAnswer { slot, take, from, won, held, away } = answer;
         let Some(it) = self.by_name.get_mut(&slot) else { return Vec::new() };
+        let question = SlotQuery { slot, take, from };
+        let is_look = question.take.is_none() && question.from.is_none();
+        let is_own = it.query(slot).as_ref() == Some(&question);
         let asked = match it {
-            SlotState::Elsewhere { asked: Some(asked), .. } if take.is_none() => asked,
-            SlotState::Taking { record, asked: Some(asked), .. } if take.as_ref() == Some(record) => asked,
+            SlotState::Elsewhere { asked: Some(asked), .. } if is_look => asked,
+            SlotState::Taking { asked: Some(asked), .. } | SlotState::Leaving { asked: Some(asked), .. }
+                if is_own =>
+            {
+                asked
+            }
             _ => return Vec::new(),
         };
-        let is_look = take.is_none();
-        let own = take.filter(|_| won).map(|record| SlotHeld { record, holder: None });
-        match (away, own.or(held)) {
-            (None, Some(held)) => it.decided(now_ns, slot, held),
-            (None, None) if is_look => {
+        if let Some(why) = away {
+            asked.unanswered(now_ns);
+            return vec![SlotNews::Unanswered { slot, why }];
+        }
+        if matches!(it, SlotState::Leaving { .. }) {
+            // It is removed, or was another group's.
+            self.by_name.remove(&slot);
+            return Vec::new();
+        }
+        let own = question.take.filter(|_| won).map(|record| SlotHeld { record, holder: None });
+        match own.or(held) {
+            Some(held) => it.decided(now_ns, slot, held),
+            None if is_look => {
                 *it = SlotState::Elsewhere { known: Some(Known { at_ns: now_ns, held: None }), asked: None };
                 Vec::new()
             }
-            (away, _) => {
-                asked.unanswered(now_ns);
-                let why = away.unwrap_or_else(|| "the coordinator says neither yes nor no".into());
+            None => {
+                it.asked().into_iter().for_each(|asked| asked.unanswered(now_ns));
+                let why = "the coordinator says neither yes nor no".into();
                 vec![SlotNews::Unanswered { slot, why }]
             }
         }
     }
 
-    /// Questions that take a slot and were not answered: they are to be sent again.
+    /// Questions that take a slot or remove its record and were not answered: they are to be sent again.
     pub(crate) fn due(&mut self, now_ns: u64) -> Vec<SlotQuery> {
         let mut due = Vec::new();
         for (slot, it) in &mut self.by_name {
-            if let SlotState::Taking { record, asked: Some(asked), .. } = it
-                && asked.is_due(now_ns)
-            {
+            if let Some(asked) = it.asked().filter(|asked| asked.is_due(now_ns)) {
                 asked.ask_again(NO_TAG);
-                due.push(SlotQuery { slot: *slot, take: Some(record.clone()) });
+                due.extend(it.query(*slot));
             }
         }
         due
@@ -295,7 +400,7 @@ impl Slots {
     /// When [`Self::due`] has something.
     pub(crate) fn due_ns(&self) -> Option<u64> {
         let again = |slot: &SlotState| match slot {
-            SlotState::Taking { asked, .. } => asked.as_ref()?.again_ns(),
+            SlotState::Taking { asked, .. } | SlotState::Leaving { asked, .. } => asked.as_ref()?.again_ns(),
             _ => None,
         };
         self.by_name.values().filter_map(again).min()
@@ -303,7 +408,8 @@ impl Slots {
 
     /// Checks I51 of docs/protocol.md, as far as it concerns slots: a group is to have one at most.
     pub(crate) fn invariants(&self) -> Result<(), BrokenInvariant> {
-        let mut groups: Vec<GroupId> = self.by_name.values().flat_map(SlotState::groups).collect();
+        let groups = self.by_name.values().flat_map(SlotState::groups);
+        let mut groups: Vec<GroupId> = groups.map(|(group, _)| group).collect();
         let count = groups.len();
         groups.sort_unstable();
         groups.dedup();

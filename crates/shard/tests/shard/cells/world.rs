@@ -19,7 +19,7 @@ use marram_shard::{
     shard::Shard,
 };
 use marram_wire::{
-    frame::{Code, Frame, GroupId},
+    frame::{Code, Frame, GroupId, StoreMark, StoreSeen},
     header::Header,
     id::{HostId, Port, SessionId},
     rights::Verified,
@@ -102,6 +102,8 @@ struct Edge {
     /// The cell as it was copied last.
     copied: Teller,
     wake_ns: Option<u64>,
+    /// How often it was started.
+    lives: u8,
     frozen: bool,
     /// What reaches it while it is frozen.
     kept: Vec<ShardInput>,
@@ -146,20 +148,32 @@ impl Store {
     }
 
     fn slot(&mut self, query: SlotQuery) -> SlotAnswer {
-        let SlotQuery { slot, take } = query;
+        let SlotQuery { slot, take, from } = query;
         if self.away {
-            return SlotAnswer { slot, take, won: false, held: None, away: Some("it is away".into()) };
+            return SlotAnswer { slot, take, from, won: false, held: None, away: Some("it is away".into()) };
         }
-        if let (Some(record), false) = (&take, self.slots.contains_key(&slot)) {
-            assert!(self.groups.contains_key(&record.group), "its group was claimed before");
-            self.slots.insert(slot, record.clone());
+        let there = self.slots.get(&slot).cloned();
+        let is_change = take.is_some() || from.is_some();
+        if is_change && (there.is_none() || there == from) {
+            match &take {
+                Some(record) => {
+                    assert!(self.groups.contains_key(&record.group), "its group was claimed before");
+                    self.slots.insert(slot, record.clone());
+                }
+                None => drop(self.slots.remove(&slot)),
+            }
         }
         let record = self.slots.get(&slot).cloned();
-        let won = take.is_some() && record == take;
+        let won = is_change && record == take;
         let held = record
             .filter(|_| !won)
             .map(|record| SlotHeld { holder: self.groups.get(&record.group).cloned(), record });
-        SlotAnswer { slot, take, won, held, away: None }
+        SlotAnswer { slot, take, from, won, held, away: None }
+    }
+
+    /// It has lost everything, and an operator accepts that.
+    pub(crate) fn loses_all(&mut self) {
+        (self.groups, self.slots) = Default::default();
     }
 }
 
@@ -173,6 +187,10 @@ pub(crate) struct World {
     pub(crate) now_ns: u64,
     /// How often a client was led to another edge.
     pub(crate) led: usize,
+    /// What shards have written to their logs.
+    pub(crate) notes: Vec<String>,
+    form: BackupForm,
+    policies: Vec<ReplicationPolicy>,
     /// Checkpoints by what stands for their bytes.
     checkpoints: BTreeMap<u64, (Header, Teller)>,
 }
@@ -205,30 +223,55 @@ impl World {
             store: Store::default(),
             now_ns: 1_000_000_000,
             led: 0,
+            notes: Vec::new(),
+            form,
+            policies: policies.to_vec(),
             checkpoints: BTreeMap::new(),
         };
         for edge in 0..edges {
-            let shard = Shard::new(DomainSecret::from_material(b"the domain's"), [small(edge) + 2; 32]);
             world.edges.push(Edge {
-                shard: Some(shard),
+                shard: None,
                 cells: BTreeMap::new(),
                 copied: Teller::default(),
                 wake_ns: None,
+                lives: 0,
                 frozen: false,
                 kept: Vec::new(),
             });
-            let configure = Configure {
-                edge: format!("e{edge}"),
-                dials: (0..edges).filter(|peer| *peer != edge).map(|peer| format!("e{peer}:1")).collect(),
-                peers: true,
-                policies: policies.to_vec(),
-                ..Configure::default()
-            };
-            world.tell(edge, ToShard::Configure(configure));
-            world.tell(edge, ToShard::Deploy(hall(form)));
+            world.starts(edge, edges);
         }
         world.runs(100);
         world
+    }
+
+    /// A new life of an edge, of so many.
+    fn starts(&mut self, number: usize, edges: usize) {
+        let edge = &mut self.edges[number];
+        edge.lives += 1;
+        let entropy = [small(number) + 2 + 16 * edge.lives; 32];
+        edge.shard = Some(Shard::new(DomainSecret::from_material(b"the domain's"), entropy));
+        (edge.cells, edge.wake_ns) = Default::default();
+        let configure = Configure {
+            edge: format!("e{number}"),
+            dials: (0..edges).filter(|peer| *peer != number).map(|peer| format!("e{peer}:1")).collect(),
+            peers: true,
+            policies: self.policies.clone(),
+            ..Configure::default()
+        };
+        self.tell(number, ToShard::Configure(configure));
+        self.tell(number, ToShard::Deploy(hall(self.form)));
+        self.sees_store(number, 1);
+    }
+
+    /// Its machine is back.
+    pub(crate) fn restarts(&mut self, edge: usize) {
+        self.starts(edge, self.edges.len());
+    }
+
+    /// An edge sees a store with this identity.
+    pub(crate) fn sees_store(&mut self, edge: usize, identity: u8) {
+        let mark = StoreMark { identity: [identity; 16], decisions: 1 };
+        self.tell(edge, ToShard::StoreSeen(StoreSeen { mark }));
     }
 
     fn tell(&mut self, edge: usize, message: ToShard) {
@@ -527,6 +570,7 @@ impl World {
                 let answer = self.store.claim(claim);
                 self.tell(number, ToShard::ClaimAnswer(answer));
             }
+            ShardOutput::Control(FromShard::Note(note)) => self.notes.push(note.text),
             ShardOutput::Control(FromShard::Slot(query)) => {
                 let answer = self.store.slot(query);
                 self.tell(number, ToShard::SlotAnswer(answer));

@@ -22,16 +22,16 @@ fn held(number: u8) -> SlotHeld {
 }
 
 fn query(take: Option<SlotRecord>) -> SlotQuery {
-    SlotQuery { slot: SLOT, take }
+    SlotQuery { slot: SLOT, take, from: None }
 }
 
 /// Another record; or that it was won.
 fn answer(take: Option<SlotRecord>, held: Option<SlotHeld>) -> SlotAnswer {
-    SlotAnswer { slot: SLOT, won: take.is_some() && held.is_none(), take, held, away: None }
+    SlotAnswer { slot: SLOT, won: take.is_some() && held.is_none(), take, from: None, held, away: None }
 }
 
 fn away(take: Option<SlotRecord>) -> SlotAnswer {
-    SlotAnswer { slot: SLOT, take, won: false, held: None, away: Some("full".into()) }
+    SlotAnswer { slot: SLOT, take, from: None, won: false, held: None, away: Some("full".into()) }
 }
 
 fn unanswered() -> Vec<SlotNews> {
@@ -39,11 +39,11 @@ fn unanswered() -> Vec<SlotNews> {
 }
 
 fn won(record: SlotRecord) -> SlotNews {
-    SlotNews::Won { slot: SLOT, record }
+    SlotNews::Won { slot: SLOT, record, has_run: false, was_lost: false }
 }
 
 fn lost(number: u8) -> SlotNews {
-    SlotNews::Lost { slot: SLOT, group: record(number).group }
+    SlotNews::Lost { slot: SLOT, group: record(number).group, has_run: false }
 }
 
 /// One that has found no record, and takes the slot.
@@ -52,7 +52,7 @@ fn taking(now_ns: u64) -> Slots {
     assert_eq!(slots.look(now_ns, SLOT), Look::Ask(query(None)));
     assert_eq!(slots.answered(now_ns, answer(None, None)), []);
     assert_eq!(slots.look(now_ns, SLOT), Look::Free);
-    slots.begin_taking(SLOT, record(1));
+    slots.begin_taking(SLOT, record(1), None);
     slots
 }
 
@@ -145,17 +145,118 @@ fn answers_to_what_was_not_asked_are_ignored() {
     assert_eq!(Slots::default().answered(0, answer(None, Some(held(2)))), []);
 }
 
-#[test]
-fn a_promoted_cell_that_has_run_has_the_slot() {
-    let mut slots = Slots::default();
-    assert_eq!(slots.promoted(SLOT, [7; 16]), []);
-    assert_eq!((slots.look(0, SLOT), slots.keeps([7; 16])), (Look::Own([7; 16]), true));
-    // The slot names that group, so this shard does not get it for another one.
+/// The slot of a cell that runs here.
+fn owning() -> Slots {
     let mut slots = taking(0);
     slots.group_claimed(record(1).group);
-    assert_eq!(slots.promoted(SLOT, [7; 16]), [lost(1)]);
-    assert_eq!(slots.answered(0, answer(Some(record(1)), Some(held(2)))), []);
-    assert_eq!(slots.look(0, SLOT), Look::Own([7; 16]));
+    assert_eq!(slots.answered(0, answer(Some(record(1)), None)), [won(record(1))]);
+    slots
+}
+
+#[test]
+fn a_promoted_cell_that_has_run_goes_on_if_the_slot_names_it() {
+    let kept = |record| SlotNews::Won { slot: SLOT, record, has_run: true, was_lost: false };
+    let former = SlotRecord { incarnation: [5; 16], group: record(1).group };
+    let ended = SlotNews::Lost { slot: SLOT, group: record(1).group, has_run: true };
+    for (there, news) in [
+        (Some(SlotHeld { record: former.clone(), holder: None }), kept(former)),
+        // The store has lost it.
+        (None, kept(record(1))),
+        (Some(held(2)), ended),
+    ] {
+        let mut slots = Slots::default();
+        assert_eq!(slots.take_promoted(SLOT, record(1), true), Promoted::Ask(query(Some(record(1)))));
+        assert!(slots.keeps(record(1).group));
+        assert_eq!(slots.answered(0, answer(Some(record(1)), there)), [news]);
+    }
+}
+
+#[test]
+fn a_slot_that_the_store_may_have_lost_is_taken_again_once_its_group_is_claimed() {
+    let again = || {
+        let mut slots = owning();
+        slots.again([9; 16], [7; 16]);
+        assert_eq!(slots.look(0, SLOT), Look::Own(record(1).group), "another group's");
+        slots.again(record(1).group, [7; 16]);
+        assert!(slots.keeps(record(1).group));
+        assert_eq!((slots.look(0, SLOT), slots.due_ns()), (Look::Waits, None));
+        assert_eq!(
+            slots.group_claimed(record(1).group),
+            Some(query(Some(SlotRecord { incarnation: [7; 16], ..record(1) })))
+        );
+        slots
+    };
+    let record = |incarnation| SlotRecord { incarnation: [incarnation; 16], ..record(1) };
+    let kept = |incarnation| SlotNews::Won {
+        slot: SLOT,
+        record: record(incarnation),
+        has_run: true,
+        was_lost: false,
+    };
+    assert_eq!(again().answered(0, answer(Some(record(7)), None)), [kept(7)]);
+    // It was not lost.
+    let there = SlotHeld { record: record(1), holder: None };
+    assert_eq!(again().answered(0, answer(Some(record(7)), Some(there))), [kept(1)]);
+    let ended = SlotNews::Lost { slot: SLOT, group: record(1).group, has_run: true };
+    let mut slots = again();
+    assert_eq!(slots.answered(0, answer(Some(record(7)), Some(held(2)))), [ended]);
+    assert!(!slots.keeps(record(1).group));
+    // Once more before there is an answer: what the store had then does not count.
+    let mut slots = again();
+    slots.again(record(1).group, [8; 16]);
+    assert_eq!(slots.group_claimed(record(1).group), Some(query(Some(record(8)))));
+    assert_eq!(slots.answered(0, answer(Some(record(7)), None)), []);
+    assert!(slots.keeps(record(1).group));
+    assert_eq!(slots.answered(0, answer(Some(record(8)), None)), [kept(8)]);
+}
+
+#[test]
+fn the_record_of_a_lost_cell_is_replaced() {
+    let mut slots = Slots::default();
+    slots.look(0, SLOT);
+    slots.answered(0, answer(None, Some(held(2))));
+    let next = SlotRecord { incarnation: [7; 16], ..record(2) };
+    slots.begin_taking(SLOT, next.clone(), Some(record(2)));
+    assert!(slots.keeps(next.group), "the slot names it before that");
+    let asked = SlotQuery { slot: SLOT, take: Some(next.clone()), from: Some(record(2)) };
+    assert_eq!(slots.group_claimed(next.group), Some(asked));
+    assert_eq!(slots.answered(0, answer(Some(next.clone()), None)), [], "it was asked otherwise");
+    let answer = SlotAnswer { from: Some(record(2)), ..answer(Some(next.clone()), None) };
+    let news = SlotNews::Won { slot: SLOT, record: next.clone(), has_run: false, was_lost: true };
+    assert_eq!(slots.answered(0, answer), [news]);
+    assert_eq!(slots.look(0, SLOT), Look::Own(next.group));
+}
+
+#[test]
+fn the_record_of_a_cell_that_is_over_is_removed_before_that_of_its_group() {
+    let removes = SlotQuery { slot: SLOT, take: None, from: Some(record(1)) };
+    let answered = |held, why: Option<&str>| SlotAnswer {
+        from: Some(record(1)),
+        won: why.is_none() && held == None,
+        away: why.map(Into::into),
+        ..answer(None, held)
+    };
+    for there in [None, Some(held(2))] {
+        let mut slots = owning();
+        assert_eq!(slots.remove(SLOT), Some(record(1).group));
+        assert_eq!((slots.remove(SLOT), slots.look(0, SLOT)), (None, Look::Waits));
+        assert!(slots.is_leaving(record(1).group) && slots.due_ns().is_none());
+        assert_eq!(slots.answered(0, answered(None, None)), [], "its group is not claimed");
+        assert_eq!(slots.group_claimed(record(1).group), Some(removes.clone()));
+        assert!(slots.keeps(record(1).group));
+        assert_eq!(slots.answered(0, answered(None, Some("full"))), unanswered());
+        let due_ns = slots.due_ns().expect("it is asked for again");
+        assert_eq!(slots.due(due_ns), [removes.clone()]);
+        assert_eq!(slots.answered(due_ns, answered(there, None)), []);
+        assert_eq!((slots.keeps(record(1).group), slots.due_ns()), (false, None));
+        assert_eq!(slots.look(0, SLOT), Look::Ask(query(None)));
+    }
+    assert_eq!(taking(0).remove(SLOT), None);
+    let mut slots = owning();
+    slots.remove(SLOT);
+    assert_eq!(slots.take_promoted(SLOT, record(2), true), Promoted::Lost);
+    slots.group_gone(0, record(1).group);
+    assert_eq!(slots.answered(0, answered(None, None)), [], "another edge has claimed the group");
 }
 
 #[test]
@@ -168,7 +269,7 @@ fn a_promoted_cell_that_has_not_run_takes_the_slot() {
         (Some(held(2)), lost(1), Look::Known(held(2), None)),
     ] {
         let mut slots = Slots::default();
-        assert_eq!(slots.take_promoted(SLOT, record(1)), Promoted::Ask(query(Some(record(1)))));
+        assert_eq!(slots.take_promoted(SLOT, record(1), false), Promoted::Ask(query(Some(record(1)))));
         assert!(slots.keeps(record(1).group));
         assert_eq!(slots.answered(0, answer(Some(record(1)), there)), [news]);
         assert_eq!(slots.look(0, SLOT), look);
@@ -180,7 +281,7 @@ fn a_promotion_waits_for_the_take_of_another_group() {
     let begun = || {
         let mut slots = taking(0);
         slots.group_claimed(record(1).group);
-        assert_eq!(slots.take_promoted(SLOT, record(2)), Promoted::Waits);
+        assert_eq!(slots.take_promoted(SLOT, record(2), false), Promoted::Waits);
         assert!(slots.keeps(record(2).group));
         slots
     };
@@ -197,7 +298,7 @@ fn a_promotion_waits_for_the_take_of_another_group() {
     let due_ns = slots.due_ns().expect("it is the other one's turn");
     assert_eq!(slots.due(due_ns), [query(Some(record(2)))]);
     assert_eq!(slots.answered(0, answer(Some(record(2)), None)), [won(record(2))]);
-    assert_eq!(slots.take_promoted(SLOT, record(3)), Promoted::Lost);
+    assert_eq!(slots.take_promoted(SLOT, record(3), false), Promoted::Lost);
 }
 
 #[test]
@@ -209,12 +310,18 @@ fn what_is_known_of_slots_is_bounded() {
     };
     let mut slots = Slots::default();
     for number in 0..SLOTS_MAX {
-        assert_eq!(slots.look(0, name(number)), Look::Ask(SlotQuery { slot: name(number), take: None }));
+        assert_eq!(
+            slots.look(0, name(number)),
+            Look::Ask(SlotQuery { slot: name(number), take: None, from: None })
+        );
     }
     assert_eq!(slots.look(0, name(SLOTS_MAX)), Look::Waits, "all questions are on their way");
     slots.answered(5, SlotAnswer { slot: name(7), ..answer(None, Some(held(2))) });
     slots.answered(4, SlotAnswer { slot: name(8), ..answer(None, Some(held(2))) });
-    assert_eq!(slots.look(5, name(SLOTS_MAX)), Look::Ask(SlotQuery { slot: name(SLOTS_MAX), take: None }));
+    assert_eq!(
+        slots.look(5, name(SLOTS_MAX)),
+        Look::Ask(SlotQuery { slot: name(SLOTS_MAX), take: None, from: None })
+    );
     assert_eq!(slots.look(5, name(7)), Look::Known(held(2), None), "the other one is older");
     assert_eq!(slots.by_name.len(), SLOTS_MAX);
 }

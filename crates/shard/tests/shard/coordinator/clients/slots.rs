@@ -19,11 +19,11 @@ fn claim(edge: usize) -> Claimed {
 }
 
 fn takes(record: &SlotRecord) -> Ask {
-    Ask::Slot { name: slot(), take: Some(record.clone()) }
+    Ask::Slot { name: slot(), take: Some(record.clone()), from: None }
 }
 
 fn looks() -> Ask {
-    Ask::Slot { name: slot(), take: None }
+    Ask::Slot { name: slot(), take: None, from: None }
 }
 
 fn group_of(record: &SlotRecord) -> Subject {
@@ -91,7 +91,7 @@ fn the_first_edge_takes_the_slot_and_others_learn_where_its_cell_is() {
     assert_eq!((world.asked(1, looks()), world.asked(1, takes(&yours))), (there.clone(), there));
     // Another version of the app has a slot of its own.
     let other = SlotName::of(&held(2), 0);
-    assert_eq!(world.asked(1, Ask::Slot { name: other, take: Some(yours) }), AskAnswer::Won);
+    assert_eq!(world.asked(1, Ask::Slot { name: other, take: Some(yours), from: None }), AskAnswer::Won);
 }
 
 #[test]
@@ -281,4 +281,38 @@ fn an_edge_that_starts_again_removes_slots_groups_that_no_slot_names() {
         assert!(world.has_group(1, &other), "another edge's");
         assert_eq!(world.edges[0].client.figures().groups_removed, u64::from(!is_taken));
     }
+}
+
+#[test]
+fn a_record_is_replaced_or_removed_by_a_question_that_names_it() {
+    let mut world = World::new(2, 9);
+    world.run(3);
+    let (old, new, other) = (record(0, 0), record(0, 1), record(1, 0));
+    let holder = world.claims_group(0, &old, false);
+    assert_eq!(world.asked(0, takes(&old)), AskAnswer::Won);
+    let there = AskAnswer::Slot(Some(SlotHeld { record: old.clone(), holder: Some(holder) }));
+    let replaces = |from: &SlotRecord, take: Option<&SlotRecord>| Ask::Slot {
+        name: slot(),
+        take: take.cloned(),
+        from: Some(from.clone()),
+    };
+    assert_eq!(world.asked(1, replaces(&other, Some(&new))), there);
+    assert_eq!(world.asked(1, replaces(&other, None)), there);
+    let before = world.edges[0].disk.clone().unwrap().decisions;
+    for _ in 0..2 {
+        assert_eq!(world.asked(0, replaces(&old, Some(&new))), AskAnswer::Won);
+        assert_eq!(world.stored_slot(), Some(new.clone()));
+    }
+    assert_eq!(world.edges[0].disk.clone().unwrap().decisions, before + 1, "it is a decision (I50)");
+    assert_eq!(
+        world.asked(1, replaces(&old, None)),
+        AskAnswer::Slot(Some(SlotHeld { record: new.clone(), holder: None }))
+    );
+    for _ in 0..2 {
+        assert_eq!(world.asked(0, replaces(&new, None)), AskAnswer::Won);
+        assert_eq!(world.stored_slot(), None);
+    }
+    assert_eq!(world.edges[0].disk.clone().unwrap().decisions, before + 2);
+    // One that the store has lost meanwhile may be taken.
+    assert_eq!(world.asked(0, replaces(&old, Some(&new))), AskAnswer::Won);
 }

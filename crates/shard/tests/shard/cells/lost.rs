@@ -1,0 +1,190 @@
+//! Cells whose slot, or whose last copy, is lost.
+
+use super::{FORMS, heard, is_one_history, world::*};
+use marram_session::owner::BackupForm;
+use marram_wire::frame::Code;
+
+/// How often operators were told that a cell is lost.
+fn told_lost(world: &World) -> usize {
+    world.notes.iter().filter(|note| note.contains("is lost: ")).count()
+}
+
+/// The backup of the only cell, and an edge that has no part in it.
+fn backup_and_other(world: &World, edges: usize) -> (usize, usize) {
+    let claim = world.store.groups.values().next().expect("there is a cell");
+    let is = |name: &str, edge: &usize| name == format!("e{edge}");
+    let backup = claim.backup.as_deref().expect("it has a backup");
+    let other = (0..edges).find(|edge| !is(&claim.primary, edge) && !is(backup, edge));
+    ((0..edges).find(|edge| is(backup, edge)).expect("an edge"), other.expect("there is another edge"))
+}
+
+#[test]
+fn a_cell_takes_its_slot_again_when_the_store_has_lost_it() {
+    for form in FORMS {
+        let mut world = World::new(3, form);
+        let mut clients: Vec<usize> = (0..3).map(|edge| world.joins(edge)).collect();
+        world.runs(LONG_MS);
+        let at = world.runs_at();
+        world.store.loses_all();
+        (0..3).for_each(|edge| world.sees_store(edge, 2));
+        world.runs(100);
+        assert_eq!((world.store.slots.len(), world.store.groups.len()), (1, 1));
+        // Clients that come now find it, and it still has a backup.
+        clients.extend((0..3).map(|edge| world.joins(edge)));
+        world.says(0, "all");
+        world.runs(100);
+        assert_eq!(world.runs_at(), at);
+        world.kills(at[0]);
+        world.says(1, "after");
+        world.runs(LONG_MS);
+        for client in &clients {
+            assert!(heard(&world, *client, "all") && heard(&world, *client, "after"), "{client}");
+            assert_eq!(world.ended(*client), None);
+        }
+        is_one_history(&world, &clients);
+        assert_eq!(told_lost(&world), 0);
+    }
+}
+
+#[test]
+fn a_cell_whose_lost_slot_another_edge_took_ends_and_its_clients_begin_again() {
+    for form in FORMS {
+        let mut world = World::new(3, form);
+        let clients: Vec<usize> = (0..2).map(|edge| world.joins(edge)).collect();
+        world.runs(LONG_MS);
+        let at = world.runs_at();
+        let (_, other) = backup_and_other(&world, 3);
+        world.store.loses_all();
+        // An edge that has no part in the cell learns it first.
+        let late = world.joins(other);
+        world.runs(1_000);
+        assert_eq!((world.runs_at().len(), world.store.slots.len()), (2, 1));
+        (0..3).for_each(|edge| world.sees_store(edge, 2));
+        world.runs(1_000);
+        assert_eq!(world.runs_at().len(), 1);
+        assert_ne!(world.runs_at(), at);
+        for client in clients {
+            assert_eq!(world.ended(client), Some(Code::Lost));
+        }
+        assert_eq!((world.ended(late), told_lost(&world)), (None, 1));
+        let again = world.joins(0);
+        world.says(again, "again");
+        world.runs(LONG_MS);
+        assert!(heard(&world, late, "again"));
+        is_one_history(&world, &[late, again]);
+        // Nothing is left of the former cell.
+        assert_eq!((world.store.slots.len(), world.store.groups.len()), (1, 1));
+    }
+}
+
+#[test]
+fn a_backup_that_goes_on_after_the_loss_takes_the_slot_again() {
+    for form in FORMS {
+        for is_taken in [false, true] {
+            let mut world = World::new(3, form);
+            let clients: Vec<usize> = (0..2).map(|edge| world.joins(edge)).collect();
+            world.runs(LONG_MS);
+            let at = world.runs_at()[0];
+            let (backup, bystander) = backup_and_other(&world, 3);
+            world.store.loses_all();
+            let late = is_taken.then(|| world.joins(bystander));
+            world.kills(at);
+            world.runs(LONG_MS);
+            let other = world.joins(backup);
+            world.says(other, "now");
+            world.runs(LONG_MS);
+            assert_eq!((world.runs_at().len(), world.store.slots.len()), (1, 1));
+            assert_eq!(world.store.groups.len(), 1);
+            assert!(heard(&world, late.unwrap_or(clients[1]), "now"), "{is_taken}");
+            assert_eq!(told_lost(&world), usize::from(is_taken));
+            is_one_history(&world, &[late.unwrap_or(clients[1]), other]);
+        }
+    }
+}
+
+#[test]
+fn a_store_that_was_put_back_costs_no_cell() {
+    let mut world = World::new(3, BackupForm::Log);
+    let clients: Vec<usize> = (0..3).map(|edge| world.joins(edge)).collect();
+    world.runs(LONG_MS);
+    let copy = (world.store.groups.clone(), world.store.slots.clone());
+    let first = world.runs_at()[0];
+    // The backup dies, and the cell gets another one.
+    let (backup, other) = backup_and_other(&world, 3);
+    world.kills(backup);
+    world.runs(LONG_MS);
+    assert_ne!(world.store.groups, copy.0);
+    (world.store.groups, world.store.slots) = copy;
+    (0..3).for_each(|edge| world.sees_store(edge, 2));
+    world.says(first, "on");
+    world.runs(LONG_MS);
+    assert_eq!(world.runs_at(), [first]);
+    world.kills(first);
+    world.says(other, "after");
+    world.runs(LONG_MS);
+    assert_eq!(world.runs_at(), [other]);
+    assert!(heard(&world, other, "after"));
+    is_one_history(&world, &clients);
+}
+
+#[test]
+fn an_edge_that_had_the_only_copy_begins_a_new_cell() {
+    for form in FORMS {
+        let mut world = World::new(1, form);
+        let client = world.joins(0);
+        world.runs(LONG_MS);
+        let before = world.store.slots.clone();
+        world.kills(0);
+        world.restarts(0);
+        let late = world.joins(0);
+        world.says(late, "now");
+        world.runs(LONG_MS);
+        assert!(heard(&world, late, "now"), "{:?}", world.heard(late));
+        assert_eq!(world.ended(client), Some(Code::Forgotten));
+        assert_eq!((world.store.slots.len(), world.store.groups.len()), (1, 1));
+        assert_ne!(world.store.slots, before, "another incarnation");
+        assert_eq!(told_lost(&world), 1);
+        is_one_history(&world, &[late]);
+    }
+}
+
+#[test]
+fn other_edges_wait_for_the_one_that_had_the_only_copy() {
+    let mut world = World::new(2, BackupForm::Log);
+    world.kills(1);
+    let client = world.joins(0);
+    world.runs(LONG_MS);
+    assert!(world.store.groups.values().all(|claim| claim.backup.is_none()));
+    world.kills(0);
+    world.restarts(1);
+    let late = world.joins(1);
+    world.runs(LONG_MS);
+    assert_eq!(world.runs_at(), Vec::<usize>::new(), "it may live");
+    world.restarts(0);
+    world.runs(LONG_MS);
+    let last = world.joins(0);
+    world.says(last, "all");
+    world.runs(LONG_MS);
+    assert_eq!(world.runs_at(), [0]);
+    assert!(heard(&world, late, "all"), "{:?}", world.heard(late));
+    assert_eq!((world.ended(client), told_lost(&world)), (Some(Code::Forgotten), 1));
+    is_one_history(&world, &[late, last]);
+}
+
+#[test]
+fn an_edge_that_was_started_again_does_not_take_what_its_backup_has() {
+    for form in FORMS {
+        let mut world = World::new(2, form);
+        let clients: Vec<usize> = (0..2).map(|edge| world.joins(edge)).collect();
+        world.runs(LONG_MS);
+        let first = world.runs_at()[0];
+        world.kills(first);
+        world.restarts(first);
+        let late = world.joins(first);
+        world.says(late, "after");
+        world.runs(LONG_MS);
+        assert_eq!((world.runs_at().len(), told_lost(&world)), (1, 0));
+        assert!(clients.iter().all(|client| heard(&world, *client, "after")));
+        is_one_history(&world, &[clients[0], clients[1], late]);
+    }
+}
