@@ -292,7 +292,7 @@ impl Asks {
             }
             Ok(StoreReply::Decided { decisions, revision }) => {
                 answer(&pending, AskAnswer::Won, out);
-                if pending.asker.is_none() {
+                if pending.asker.is_none() && matches!(pending.ask, Ask::Claim { .. }) {
                     self.leftovers.removed();
                 }
                 pending.under.map(|store| Said::Decided(store, decisions, revision))

@@ -183,17 +183,17 @@ pub(crate) fn group_name(group: GroupId) -> String {
 /// The group of sessions that a key is the record of, if its name is one that shards give. A slot's group is none.
 #[must_use]
 pub fn group_of(key: &str) -> Option<Subject> {
-    named_group(key.strip_prefix(GROUPS)?).map(Subject::of_group)
+    id_of_digits(key.strip_prefix(GROUPS)?).map(Subject::of_group)
 }
 
 /// The slot's group that a key is the record of.
 #[must_use]
 pub fn slot_group_of(key: &str) -> Option<GroupId> {
-    named_group(key.strip_prefix(GROUPS)?.strip_prefix(OF_SLOT)?)
+    id_of_digits(key.strip_prefix(GROUPS)?.strip_prefix(OF_SLOT)?)
 }
 
-/// The group that has this name.
-fn named_group(name: &str) -> Option<GroupId> {
+/// The id that is written so in hexadecimal digits.
+pub(super) fn id_of_digits(name: &str) -> Option<[u8; 16]> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),
         b'a'..=b'f' => Some(byte - b'a' + 10),

@@ -5,13 +5,15 @@
 //! life, unless a shard of this one has asked for a claim of that group. It is removed by compare, and not before the ends of those
 //! sessions have ended them: until then it keeps out edges that know less of them.
 //!
-//! A slot's group is left if the edge died before it took the slot. Whether a slot names it is read just before the removal: what a
-//! former life had sent is written by then. The record of a group that a slot names stays.
+//! A slot's group is left if the edge died before it took the slot, or if it had the only copy of the slot's cell. Whether a slot names it
+//! is read just before the removal: what a former life had sent is written by then. Such a slot is removed, too, if it still has that
+//! record: no client has asked for the cell since, so nothing has replaced it ([`super::slots`]).
 
 use super::contents::{Claimed, Subject, decode, group_of, slot_group_of};
-use super::slots::SlotRecord;
+use super::slots::{SlotName, SlotRecord};
 use super::{Ask, StoreEntry};
 use alloc::{collections::BTreeSet, string::String, vec::Vec};
+use marram_wire::frame::GroupId;
 
 /// Records that one life of an edge removes at most.
 pub const LEFTOVERS_MAX: usize = 1_024;
@@ -97,19 +99,28 @@ impl Leftovers {
         self.phase = Phase::Over;
     }
 
-    /// All slots that the store has. Returns what removes the records that no slot names.
+    /// All slots that the store has. Returns what removes the records, and the slots that name them.
     pub(super) fn read_slots(&mut self, entries: &[StoreEntry]) -> Vec<Ask> {
         let Phase::Due { records } = core::mem::replace(&mut self.phase, Phase::Over) else {
             return Vec::new();
         };
-        let slots: Result<Vec<SlotRecord>, _> = entries.iter().map(|entry| decode(&entry.value)).collect();
-        let is_named = |subject: &Subject| match &slots {
-            Ok(slots) => slots.iter().any(|slot| Subject::of_slot_group(slot.group) == *subject),
+        let slots: Option<Vec<(SlotName, SlotRecord)>> = entries
+            .iter()
+            .map(|entry| Some((SlotName::of_key(&entry.key)?, decode(&entry.value).ok()?)))
+            .collect();
+        let Some(slots) = slots else {
             // A slot of another version may name any of them.
-            Err(_) => slot_group_of(&subject.generation_key()).is_some(),
+            let of_sessions = |subject: &Subject| slot_group_of(&subject.generation_key()).is_none();
+            return records.into_iter().filter(|(subject, _)| of_sessions(subject)).map(removal).collect();
         };
-        let free = records.into_iter().filter(|(subject, _)| !is_named(subject));
-        free.map(|(subject, record)| Ask::Claim { subject, from: Some(record), to: None }).collect()
+        let is_left = |group: GroupId| {
+            let subject = Subject::of_slot_group(group);
+            records.iter().any(|(left, _)| *left == subject)
+        };
+        let lost = slots.into_iter().filter(|(_, record)| is_left(record.group));
+        let lost = lost.map(|(name, record)| Ask::Slot { name, take: None, from: Some(record) });
+        // The slots first: none names a group without a record.
+        lost.collect::<Vec<_>>().into_iter().chain(records.into_iter().map(removal)).collect()
     }
 
     /// When some are to be removed.
@@ -129,6 +140,10 @@ impl Leftovers {
     pub(super) fn count(&self) -> u64 {
         self.removed
     }
+}
+
+fn removal((subject, record): (Subject, Claimed)) -> Ask {
+    Ask::Claim { subject, from: Some(record), to: None }
 }
 
 #[cfg(test)]
@@ -180,22 +195,25 @@ mod tests {
     }
 
     #[test]
-    fn the_group_that_a_slot_names_stays() {
+    fn the_slot_that_names_a_group_is_removed_with_it() {
         let alone = record("a", None);
+        let named = |group| SlotRecord { incarnation: [7; 16], group: [group; 16] };
         let slot = |group| {
-            let value = encode(&SlotRecord { incarnation: [7; 16], group: [group; 16] });
-            StoreEntry { key: "/marram/v1/slots/x".into(), value, version: 1, revision: 9 }
+            let (key, value) = (SlotName([group; 16]).key(), encode(&named(group)));
+            StoreEntry { key, value, version: 1, revision: 9 }
         };
+        let unnamed = |group| Ask::Slot { name: SlotName([group; 16]), take: None, from: Some(named(group)) };
         let foreign =
             StoreEntry { key: "/marram/v1/slots/y".into(), value: encode(&7_u64), version: 1, revision: 9 };
         let of_slot = |group| Subject::of_slot_group([group; 16]);
         let of_sessions = Subject::of_group([0xbb; 16]);
-        for (slots, removed) in [
-            (vec![], vec![of_sessions.clone(), of_slot(0xaa), of_slot(0xbb)]),
+        let all = vec![of_sessions.clone(), of_slot(0xaa), of_slot(0xbb)];
+        for (slots, unnames, removed) in [
+            (vec![], vec![], all.clone()),
             // The group of sessions with the id of a slot's group is another one.
-            (vec![slot(0xbb)], vec![of_sessions.clone(), of_slot(0xaa)]),
-            (vec![slot(0xaa), slot(0xbb), slot(0xcc)], vec![of_sessions.clone()]),
-            (vec![slot(0xbb), foreign], vec![of_sessions.clone()]),
+            (vec![slot(0xbb)], vec![unnamed(0xbb)], all.clone()),
+            (vec![slot(0xaa), slot(0xbb), slot(0xcc)], vec![unnamed(0xaa), unnamed(0xbb)], all),
+            (vec![slot(0xbb), foreign], vec![], vec![of_sessions.clone()]),
         ] {
             let mut left = Leftovers::new("a".into(), 0);
             left.next_ask(0);
@@ -203,10 +221,12 @@ mod tests {
             entries.extend(['a', 'b'].map(|digit| entry(&format!("slot-{}", name(digit)), &alone)));
             left.read(0, &entries);
             assert_eq!(left.next_ask(0), Some(Ask::Slots));
-            let asks = left.read_slots(&slots).into_iter();
-            let subjects: Vec<Subject> = asks
+            let asks = left.read_slots(&slots);
+            assert_eq!(asks[..unnames.len()], unnames);
+            let claims = asks[unnames.len()..].iter();
+            let subjects: Vec<Subject> = claims
                 .map(|ask| match ask {
-                    Ask::Claim { subject, from: Some(from), to: None } if from == alone => subject,
+                    Ask::Claim { subject, from: Some(from), to: None } if *from == alone => subject.clone(),
                     other => panic!("{other:?}"),
                 })
                 .collect();

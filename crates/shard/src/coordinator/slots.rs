@@ -3,7 +3,7 @@
 //!
 //! A record is written once, by a decision that expects none, and has no lease. Only an operator changes it.
 
-use super::contents::Claimed;
+use super::contents::{Claimed, id_of_digits};
 use crate::app_version::AppVersion;
 use alloc::{format, string::String};
 use bytes::{Bytes, BytesMut};
@@ -35,6 +35,12 @@ impl SlotName {
     #[must_use]
     pub fn key(self) -> String {
         format!("{SLOTS}{self}")
+    }
+
+    /// The slot that a key is the record of.
+    #[must_use]
+    pub fn of_key(key: &str) -> Option<Self> {
+        id_of_digits(key.strip_prefix(SLOTS)?).map(Self)
     }
 }
 
@@ -114,6 +120,8 @@ mod tests {
             .into();
         assert_eq!(names[0], SlotName::of(&version("hall", 1), 0), "at every edge");
         assert_eq!(names[0].key(), format!("{PREFIX}slots/{}", names[0]));
+        assert_eq!(SlotName::of_key(&names[0].key()), Some(names[0]));
+        assert_eq!(SlotName::of_key("/marram/v1/slots/x"), None);
         names.sort();
         names.dedup();
         assert_eq!(names.len(), 5);

@@ -188,6 +188,7 @@ impl Shard {
         // Those that wait for it may join.
         self.cells_changed |= self.held.len() > 0;
         let clients = if session.is_following() { 0 } else { session.owner.client_count() };
+        self.cells_idle |= clients == 0;
         let (before, place) = (core::mem::replace(&mut session.counts, clients), session.place);
         let app = session.app().to_string();
         (before..clients).for_each(|_| self.tenants.came(place, &app));

@@ -140,6 +140,7 @@ impl Shard {
     /// Everything that is due of the groups of this shard.
     pub(super) fn groups_due(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
         let confirm_ns = self.confirm_ns();
+        self.slots_due(now, out);
         for name in self.groups.names() {
             let Some(group) = self.groups.get_mut(name) else { continue };
             group.stays = group.is_slot && self.slots.keeps(name);
@@ -159,7 +160,6 @@ impl Shard {
             self.claim_group(now, name, out);
         }
         self.snapshots_due(now, out);
-        self.slots_due(now, out);
         self.claim_backups(now, out);
     }
 

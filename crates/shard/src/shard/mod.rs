@@ -112,6 +112,8 @@ pub struct Shard {
     held: Waiting,
     /// Whether one of them may be answered now.
     cells_changed: bool,
+    /// Whether a shared cell may be one that no client needs any more.
+    cells_idle: bool,
     refused: Refused,
     stops: ReportedStops,
     counters: Counters,
@@ -148,6 +150,7 @@ impl Shard {
             waiting: Waiting::default(),
             held: Waiting::default(),
             cells_changed: false,
+            cells_idle: false,
             refused: Refused::default(),
             stops: ReportedStops::default(),
             counters: Counters::default(),
@@ -343,6 +346,7 @@ impl Shard {
                 out.extend(unused.map(|cell| ShardOutput::Remove { cell }));
                 self.tenants.know(&app);
                 self.apps.deploy(app);
+                self.cells_idle = true;
                 self.keepers_changed(now, out);
             }
             ToShard::Know(app) => {
@@ -353,6 +357,7 @@ impl Shard {
             ToShard::WitnessAnswer(testified) => self.testified(now, testified, out),
             ToShard::Undeploy(name) => {
                 self.apps.undeploy(&name.name);
+                self.cells_idle = true;
                 let unused = self.shared.retire(&name.name, None);
                 out.extend(unused.map(|cell| ShardOutput::Remove { cell }));
             }

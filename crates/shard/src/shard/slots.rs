@@ -10,6 +10,7 @@ use super::{
     shared,
     state::{
         backups::AskedFor,
+        groups::Group,
         sessions::Session,
         slots::{Look, Promoted, SlotNews},
     },
@@ -243,8 +244,12 @@ impl Shard {
         }
     }
 
-    /// A claim on one of this shard's groups is won: then its slot may be taken.
+    /// A claim on one of this shard's groups is won: then its slot may be taken, or given back if no backup can go on.
     pub(super) fn group_claimed(&mut self, group: GroupId, out: &mut Vec<ShardOutput>) {
+        let may_go_on = self.groups.get(group).is_some_and(Group::names_backup);
+        if may_go_on && self.slots.is_leaving(group) {
+            return;
+        }
         let query = self.slots.group_claimed(group);
         ask(query, out);
     }
@@ -366,8 +371,39 @@ impl Shard {
         }
     }
 
+    /// Cells of versions that no new client gets end when their last client has left, and their slots are given back: else the store would
+    /// keep them for ever.
+    fn retire_cells(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
+        let former = self.apps.former().filter(|app| app.shares_protected_cells());
+        let slots: Vec<SlotName> = former.map(|app| SlotName::of(&app.version(), SLOT)).collect();
+        for slot in slots {
+            let Some(group) = self.slots.own(slot) else { continue };
+            let member = self.groups.get(group).and_then(|group| group.members().next());
+            if let Some(cell) = member {
+                let Some(owner) = self.sessions.get(cell).map(|session| &session.owner) else { continue };
+                if owner.phase() != OwnerPhase::Running || owner.client_count() > 0 {
+                    continue;
+                }
+                self.with_owner(now, cell, out, |owner, effects| {
+                    let reason =
+                        "another version of the app is deployed, or none, and the last client has left";
+                    owner.terminate(Code::Finished, reason.to_string(), effects);
+                });
+            }
+            self.slots.remove(slot);
+            if let Some(group) = self.groups.get_mut(group) {
+                group.lose_target(now.mono_ns);
+                group.renew();
+            }
+        }
+    }
+
     /// Everything that is due of slots.
     pub(super) fn slots_due(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
+        // A client that waits for its cell is none of the cell's yet.
+        if self.held.len() == 0 && core::mem::take(&mut self.cells_idle) {
+            self.retire_cells(now, out);
+        }
         ask(self.slots.due(now.mono_ns), out);
         for cell in self.backups.unclaimed_slots(now.mono_ns) {
             self.ask_whose(now, cell, out);

@@ -195,9 +195,14 @@ impl Group {
         }
     }
 
+    /// Whether its claim lets another edge go on.
+    pub(crate) fn names_backup(&self) -> bool {
+        self.record.as_ref().is_some_and(|record| record.backup.is_some())
+    }
+
     /// Whether another edge may have claimed it.
     pub(crate) fn is_in_doubt(&self) -> bool {
-        self.claimed_backup().is_none() && self.record.as_ref().is_some_and(|record| record.backup.is_some())
+        self.claimed_backup().is_none() && self.names_backup()
     }
 
     /// What the members must be told, if that has changed.
@@ -269,8 +274,7 @@ impl Group {
 
     /// Whether a target can be chosen: it has none, and no claim names one that may still claim it.
     pub(crate) fn may_aim(&self) -> bool {
-        let is_named = |record: &Claimed| record.backup.is_some();
-        self.target.is_none() && self.asked.is_none() && !self.record.as_ref().is_some_and(is_named)
+        self.target.is_none() && self.asked.is_none() && !self.names_backup()
     }
 
     /// A target, if it has none.

@@ -274,6 +274,14 @@ impl Slots {
         }
     }
 
+    /// The group that has the cell of a slot, if the slot is this shard's.
+    pub(crate) fn own(&self, slot: SlotName) -> Option<GroupId> {
+        match self.by_name.get(&slot) {
+            Some(SlotState::Own(record)) => Some(record.group),
+            _ => None,
+        }
+    }
+
     /// The cell of a slot that is this shard's has ended, and no other one is to begin. Returns its group, which is to be claimed without a
     /// backup: then its record is removed.
     pub(crate) fn remove(&mut self, slot: SlotName) -> Option<GroupId> {

@@ -12,8 +12,8 @@ use marram_session::{
 };
 use marram_shard::{
     api::{
-        App, ClaimAnswer, Configure, EpochSettings, FromShard, GroupClaim, Now, Protect, ReplicationPolicy,
-        ShardInput, ShardOutput, ShardWireId, SlotAnswer, SlotQuery, ToShard,
+        App, AppName, ClaimAnswer, Configure, EpochSettings, FromShard, GroupClaim, Now, Protect,
+        ReplicationPolicy, ShardInput, ShardOutput, ShardWireId, SlotAnswer, SlotQuery, ToShard,
     },
     coordinator::{SlotHeld, SlotName, SlotRecord, contents::Claimed},
     shard::Shard,
@@ -21,7 +21,7 @@ use marram_shard::{
 use marram_wire::{
     frame::{Code, Frame, GroupId, StoreMark, StoreSeen},
     header::Header,
-    id::{HostId, Port, SessionId},
+    id::{HostId, ImageHash, Port, SessionId},
     rights::Verified,
     seal::DomainSecret,
 };
@@ -261,6 +261,17 @@ impl World {
         self.tell(number, ToShard::Configure(configure));
         self.tell(number, ToShard::Deploy(hall(self.form)));
         self.sees_store(number, 1);
+    }
+
+    /// Another version of the app is deployed at an edge.
+    pub(crate) fn deploys_another(&mut self, edge: usize) {
+        let image = ImageHash([99; 32]);
+        self.tell(edge, ToShard::Deploy(App { image, ..hall(self.form) }));
+    }
+
+    /// The app is removed at an edge.
+    pub(crate) fn undeploys(&mut self, edge: usize) {
+        self.tell(edge, ToShard::Undeploy(AppName { name: "hall".into() }));
     }
 
     /// Its machine is back.

@@ -185,8 +185,9 @@ impl Model {
     fn forgets(&mut self, edge: usize, group: GroupId) {
         let edge = &mut self.edges[edge];
         edge.cells.remove(&group);
-        [&mut edge.emptied, &mut edge.leaves, &mut edge.renews, &mut edge.doubts]
-            .map(|groups| groups.remove(&group));
+        for groups in [&mut edge.emptied, &mut edge.leaves, &mut edge.renews, &mut edge.doubts] {
+            groups.remove(&group);
+        }
     }
 
     /// The store loses everything, and an operator accepts that. What is on its way to it is not written.
