@@ -7,6 +7,7 @@ use super::answer::{Answer, Call};
 use super::apps::{self, StageNames};
 use super::asking::{ask, ask_patiently};
 use super::body::Upload;
+use super::cells;
 use super::coordination;
 use super::figures;
 use super::kept;
@@ -71,6 +72,10 @@ fn answer(state: &AdminState, call: &Call) -> Result<Answer, Refusal> {
         }
         (method, ["v1", "coordinator"]) if method == get => Ok(Answer::json(&coordination::shown(state))),
         (method, ["v1", "coordinator", "accept"]) if method == post => coordination::accept(state),
+        (method, ["v1", "coordinator", "cells"]) if method == get => cells::list(state),
+        (method, ["v1", "coordinator", "cells", app, "give-up", dead @ ..]) if method == post => {
+            cells::give_up(state, app, dead)
+        }
         (method, ["v1", "standbys", id]) if method == get => coordination::stands_by(state, session(id)?),
         (method, ["v1", "drain"]) if method == get => drain_plan(state),
         (method, ["v1", "drain"]) if method == post => drain(state, false),

@@ -1,10 +1,11 @@
 //! `marram coordinator`: whether an edge's coordinator is reachable, and the edges that it knows; to accept what its store has lost;
-//! and to serve the store without an edge.
+//! where shared cells are; and to serve the store without an edge.
 //!
 //! Each edge is asked for its own view: two edges may disagree, for example while one of them
 //! cannot reach the store.
 
 use super::Failure;
+use super::cells;
 use super::operate::{Edges, PATIENCE, text};
 use super::serve;
 use bytes::Bytes;
@@ -31,6 +32,12 @@ enum Action {
     /// Before that, make sure that no two edges run the same sessions: stop all but one of each pair. Ask each edge that
     /// `marram coordinator` shows to remember more; edges that are away then must be asked when they are back.
     Accept(Edges),
+    /// Show where the protected shared cells of the edges' apps are, and which of their edges are away.
+    Cells(Edges),
+    /// Give up the cell of an app whose edges are gone: its state is lost, and the next client begins a new one at the edge that is asked.
+    ///
+    /// It is refused while one of the cell's edges is registered, unless that one is said to be dead.
+    GiveUp(cells::GiveUp),
     /// Serve the coordinator's store on a machine without an edge.
     Serve(serve::StoreServer),
 }
@@ -47,6 +54,8 @@ pub(super) fn run(arguments: &Coordinator) -> Result<(), Failure> {
                 format!("the store is now {}: decisions are taken again\n", text(&answers[0], "identity"))
             })
         }
+        Some(Action::Cells(edges)) => cells::list(edges),
+        Some(Action::GiveUp(arguments)) => cells::give_up(arguments),
         Some(Action::Serve(arguments)) => serve::store(arguments),
     }
 }

@@ -4,6 +4,7 @@
 //! programmers are written with two slashes there.
 
 mod bench;
+mod cells;
 mod configure;
 mod coordinator;
 mod drain;

@@ -188,3 +188,67 @@ fn an_edge_that_was_started_again_does_not_take_what_its_backup_has() {
         is_one_history(&world, &[clients[0], clients[1], late]);
     }
 }
+
+#[test]
+fn a_cell_whose_edges_are_gone_is_given_up() {
+    for form in FORMS {
+        let mut world = World::new(3, form);
+        let clients: Vec<usize> = (0..3).map(|edge| world.joins(edge)).collect();
+        world.runs(LONG_MS);
+        let (first, (backup, other)) = (world.runs_at()[0], backup_and_other(&world, 3));
+        world.kills(first);
+        world.kills(backup);
+        let late = world.joins(other);
+        world.runs(60_000);
+        assert_eq!(world.runs_at(), Vec::<usize>::new());
+        world.store.gives_up(other);
+        world.runs(LONG_MS);
+        let last = world.joins(other);
+        world.says(last, "new");
+        world.runs(100);
+        assert_eq!((world.runs_at(), told_lost(&world)), (vec![other], 1));
+        assert!(heard(&world, last, "new"));
+        // One that has waited for longer than it lingers has ended.
+        assert!(heard(&world, late, "new") || world.ended(late).is_some());
+        for client in clients {
+            assert!(world.ended(client).is_some());
+        }
+        // The former edges come back, with nothing.
+        world.restarts(first);
+        world.restarts(backup);
+        world.runs(LONG_MS);
+        let again = world.joins(first);
+        world.says(again, "all");
+        world.runs(LONG_MS);
+        assert_eq!(world.runs_at(), [other]);
+        assert!(heard(&world, last, "all"));
+        is_one_history(&world, &[last, again]);
+        assert_eq!((world.store.slots.len(), world.store.groups.len()), (1, 1));
+    }
+}
+
+#[test]
+fn an_edge_that_was_not_dead_ends_the_cell_that_was_given_up() {
+    for form in FORMS {
+        let mut world = World::new(3, form);
+        let clients: Vec<usize> = (0..3).map(|edge| world.joins(edge)).collect();
+        world.runs(LONG_MS);
+        let (first, (backup, other)) = (world.runs_at()[0], backup_and_other(&world, 3));
+        world.freezes(first);
+        world.kills(backup);
+        world.store.gives_up(other);
+        let late = world.joins(other);
+        world.runs(LONG_MS);
+        assert_eq!(world.runs_at().len(), 2, "the frozen one does not know yet");
+        world.thaws(first);
+        world.runs(LONG_MS);
+        assert_eq!(world.runs_at(), [other]);
+        world.says(late, "new");
+        world.runs(100);
+        assert!(heard(&world, late, "new"));
+        for client in clients {
+            assert_eq!(world.ended(client), Some(Code::Forgotten));
+        }
+        assert_eq!((world.store.slots.len(), world.store.groups.len()), (1, 1));
+    }
+}

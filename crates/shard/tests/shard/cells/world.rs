@@ -21,7 +21,7 @@ use marram_shard::{
 use marram_wire::{
     frame::{Code, Frame, GroupId, StoreMark, StoreSeen},
     header::Header,
-    id::{HostId, ImageHash, Port, SessionId},
+    id::{Generation, HostId, ImageHash, Port, SessionId},
     rights::Verified,
     seal::DomainSecret,
 };
@@ -169,6 +169,14 @@ impl Store {
             .filter(|_| !won)
             .map(|record| SlotHeld { holder: self.groups.get(&record.group).cloned(), record });
         SlotAnswer { slot, take, from, won, held, away: None }
+    }
+
+    /// An operator gives up the only cell, for one that begins at this edge.
+    pub(crate) fn gives_up(&mut self, edge: usize) {
+        for claim in self.groups.values_mut() {
+            let generation = Generation { count: claim.generation.count + 1, opener: 0 };
+            *claim = Claimed { generation, primary: format!("e{edge}"), backup: None };
+        }
     }
 
     /// It has lost everything, and an operator accepts that.

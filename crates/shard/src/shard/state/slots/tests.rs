@@ -230,9 +230,9 @@ fn the_record_of_a_lost_cell_is_replaced() {
 #[test]
 fn the_record_of_a_cell_that_is_over_is_removed_before_that_of_its_group() {
     let removes = SlotQuery { slot: SLOT, take: None, from: Some(record(1)) };
-    let answered = |held, why: Option<&str>| SlotAnswer {
+    let answered = |held: Option<SlotHeld>, why: Option<&str>| SlotAnswer {
         from: Some(record(1)),
-        won: why.is_none() && held == None,
+        won: why.is_none() && held.is_none(),
         away: why.map(Into::into),
         ..answer(None, held)
     };
@@ -246,7 +246,7 @@ fn the_record_of_a_cell_that_is_over_is_removed_before_that_of_its_group() {
         assert!(slots.keeps(record(1).group));
         assert_eq!(slots.answered(0, answered(None, Some("full"))), unanswered());
         let due_ns = slots.due_ns().expect("it is asked for again");
-        assert_eq!(slots.due(due_ns), [removes.clone()]);
+        assert_eq!(slots.due(due_ns), core::slice::from_ref(&removes));
         assert_eq!(slots.answered(due_ns, answered(there, None)), []);
         assert_eq!((slots.keeps(record(1).group), slots.due_ns()), (false, None));
         assert_eq!(slots.look(0, SLOT), Look::Ask(query(None)));

@@ -316,3 +316,24 @@ fn a_record_is_replaced_or_removed_by_a_question_that_names_it() {
     // One that the store has lost meanwhile may be taken.
     assert_eq!(world.asked(0, replaces(&old, Some(&new))), AskAnswer::Won);
 }
+
+#[test]
+fn beside_another_edge_of_its_name_an_edge_does_not_learn_that_a_cell_was_its_own() {
+    let mut world = World::new(2, 11);
+    world.run(3);
+    let mine = record(0, 0);
+    let holder = world.claims_group(0, &mine, false);
+    assert_eq!(world.asked(0, takes(&mine)), AskAnswer::Won);
+    let there = AskAnswer::Slot(Some(SlotHeld { record: mine, holder: Some(holder) }));
+    // Another life of the same name, and the first one lives.
+    let edge = &mut world.edges[1];
+    (edge.client, edge.watch) = (CoordinatorClient::new(config("edge-0"), world.now), None);
+    world.step(1, CoordinatorInput::Here(registration(77)));
+    world.run(5);
+    assert_eq!(world.asked(1, looks()), there, "it has not met the other one");
+    world.step(0, CoordinatorInput::Here(Registration { sessions: 1, ..registration(0) }));
+    world.run(5);
+    for edge in 0..2 {
+        assert!(refused(&world.asked(edge, looks()), "two edges"), "edge {edge}");
+    }
+}
