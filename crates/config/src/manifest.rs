@@ -53,7 +53,7 @@ pub struct Manifest {
     pub name: String,
     /// The stages of its cells, the one next to the client first; most apps have one.
     pub stages: Vec<Stage>,
-    /// Whether all sessions on an edge share one cell.
+    /// Whether all sessions share one cell: those on an edge, or with `epoch` those of all edges.
     pub shared: bool,
     /// The tenant that its cells are charged to.
     pub tenant: String,
@@ -124,7 +124,7 @@ struct Written {
     module: Option<Spanned<String>>,
     /// Absent: one for each client.
     cell: Option<Sharing>,
-    /// Absent: "endpoints", or "none" for a shared cell, which can have nothing else.
+    /// Absent: "endpoints", or "none" for a shared cell.
     protect: Option<Spanned<String>>,
     /// The kind of standby; only with `protect = "standby"`, where it is "warm" if absent.
     standby: Option<Spanned<String>>,
@@ -173,7 +173,7 @@ enum Keeper {
     Both,
 }
 
-/// `cell`: one for each client, or one for all clients of an edge.
+/// `cell`: one for each client, or one for all clients of an edge, or with `epoch` of all edges.
 #[derive(Deserialize, Clone, Copy, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 enum Sharing {
@@ -227,11 +227,9 @@ fn protect(source: &Source, written: Option<&Spanned<String>>, shared: bool) -> 
     };
     let what = match written.get_ref().as_str() {
         // Two ends cannot hold the log of a cell that has other clients (docs/protocol.md, "Chains and shared cells").
-        "endpoints" | "standby" if shared => "a shared cell cannot be kept by the ends of one session; write \"none\" (its clients' \
-             connections and its state end with the edge), or give every client a cell with `cell = \"client\"`"
-            .to_string(),
-        "epoch" if shared => "a shared cell cannot have a backup, not yet; write \"none\" (its clients' connections and its state end with \
-             the edge), or give every client a cell with `cell = \"client\"`"
+        "endpoints" | "standby" if shared => "a shared cell cannot be kept by the ends of one session; write \"epoch\" (one cell for all \
+             edges, with a backup), \"none\" (one on each edge; its clients' connections and its state end with the edge), or give every \
+             client a cell with `cell = \"client\"`"
             .to_string(),
         "endpoints" => return Ok(Protect::Endpoints),
         "epoch" => return Ok(Protect::Epoch),

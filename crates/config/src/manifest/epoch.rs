@@ -163,8 +163,8 @@ mod tests {
             ("[epoch]\nevery = \"1ms\"".into(), &[":3", "`epoch`", "`protect = \"epoch\"`", "remove"]),
             ("protect = \"standby\"\n[epoch]".into(), &[":4", "`protect = \"epoch\"`"]),
             (
-                format!("{epoch}\ncell = \"shared\""),
-                &[":3", "`protect`", "not yet", "\"none\"", "\"client\""],
+                format!("{epoch}\ncell = \"shared\"\nserver = \"web\""),
+                &[":5", "`server`", "clients only", "\"client\""],
             ),
             (format!("{epoch}\nstandby = \"hot\""), &[":4", "`standby`", "`protect = \"standby\"`"]),
             (

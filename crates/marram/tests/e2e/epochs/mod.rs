@@ -3,6 +3,8 @@
 
 mod coordinator;
 mod gates;
+mod guests;
+mod hall;
 mod kills;
 mod moves;
 mod policies;

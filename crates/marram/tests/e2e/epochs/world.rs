@@ -68,10 +68,14 @@ impl World {
 
     /// The first edges, which run cells. Those after them are not started.
     pub(super) fn without_agents(layout: Layout, edges: usize, epoch: &str) -> Self {
-        let mut cluster = TestCluster::new(layout, |place| {
-            Ok(vec![support::cells().manifest(place, "forward", "forward", &manifest(epoch))?])
-        })
-        .unwrap();
+        Self::with_app(layout, edges, ("forward", &manifest(epoch)))
+    }
+
+    /// As [`Self::without_agents`], with another cell, which is also the app's name, and the rest of its manifest.
+    pub(super) fn with_app(layout: Layout, edges: usize, (app, rest): (&str, &str)) -> Self {
+        let mut cluster =
+            TestCluster::new(layout, |place| Ok(vec![support::cells().manifest(place, app, app, rest)?]))
+                .unwrap();
         let store = support::store(&cluster.logs);
         let addresses: Vec<String> =
             cluster.edge_addresses()[..edges].iter().map(SocketAddr::to_string).collect();
