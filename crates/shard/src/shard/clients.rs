@@ -9,7 +9,7 @@ use super::{
 };
 use crate::api::{App, Now, Protect, ShardOutput, ShardWireId};
 use alloc::{string::ToString, vec::Vec};
-use marram_session::owner::PortAttempt;
+use marram_session::owner::{EpochRelease, PortAttempt};
 use marram_wire::{
     frame::{Channel, Code, Hello},
     id::{Generation, HostId, Port, SessionId},
@@ -79,19 +79,45 @@ impl Shard {
                     return Ok(());
                 }
             }
-            None if !hello.fresh => {
-                // If its end has everything, that was the end of it.
-                return refuse(
-                    Code::Forgotten,
-                    "the client has left the cell: it was done, or away for too long",
-                );
-            }
+            None if !hello.fresh => return self.unknown_client(now, cell, client, out),
             None => self.has_room_for_client(app)?,
         }
+        self.unknown.is_known(client);
         let (channel, promised) = (Some(hello.channel), hello.promised.count);
         let client = ClientHello { client, wire, channel, host, promised, fresh: hello.fresh, proven };
         self.ask_client(now, cell, &client, out);
         Ok(())
+    }
+
+    /// A client says that it has been in this cell, which does not know it. It has left, if the cell is this edge's. An edge that was
+    /// replaced may not know that, so the backup is asked first: nothing ends a session of the next one.
+    fn unknown_client(
+        &mut self,
+        now: Now,
+        cell: SessionId,
+        client: SessionId,
+        out: &mut Vec<ShardOutput>,
+    ) -> Result<(), Refusal> {
+        let name = self.groups.of_session(cell);
+        let own = name.and_then(|name| Some((name, self.groups.get(name)?)));
+        let Some((name, group)) = own else { return refuse(Code::Waiting, "the cell is gone") };
+        let has_left = match group.release(now.mono_ns) {
+            EpochRelease::Alone => true,
+            EpochRelease::Confirmed => self.unknown.asks(now.mono_ns, client, group.confirmed_ns),
+            EpochRelease::Held => false,
+        };
+        if has_left {
+            // If its end has everything, that was the end of it.
+            return refuse(
+                Code::Forgotten,
+                "the client has left the cell: it was done, or away for too long",
+            );
+        }
+        self.end_epoch(now, name, true, out);
+        refuse(
+            Code::Waiting,
+            "the cell does not know the client: the backup is asked whether the cell is here",
+        )
     }
 
     /// A cell's owner wants the end of one of its clients to be asked, which has promised this count, or less.

@@ -73,6 +73,7 @@ use state::{
     shared::SharedCells,
     slots::Slots,
     tenants::Tenants,
+    unknown::UnknownClients,
     waiting::Waiting,
     wires::Wires,
 };
@@ -114,6 +115,8 @@ pub struct Shard {
     cells_changed: bool,
     /// Whether a shared cell may be one that no client needs any more.
     cells_idle: bool,
+    /// Clients that a shared cell does not know.
+    unknown: UnknownClients,
     refused: Refused,
     stops: ReportedStops,
     counters: Counters,
@@ -151,6 +154,7 @@ impl Shard {
             held: Waiting::default(),
             cells_changed: false,
             cells_idle: false,
+            unknown: UnknownClients::default(),
             refused: Refused::default(),
             stops: ReportedStops::default(),
             counters: Counters::default(),

@@ -46,7 +46,7 @@ impl Hall {
     /// Waits until all guests have heard of more that they said.
     fn hear(&self) {
         let why =
-            || format!("{:?}\n{}", self.world.seen_by(&self.world.all()), self.world.cluster.logs.tail(80));
+            || format!("{:?}\n{}", self.world.seen_by(&self.world.all()), self.world.cluster.logs.tail(400));
         self.guests.iter().for_each(|guest| guest.hear(SOME, why));
     }
 

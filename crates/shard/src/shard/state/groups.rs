@@ -88,6 +88,8 @@ pub(crate) struct Group {
     /// become the backup.
     switch: Option<u64>,
     confirmed: u64,
+    /// When the newest epoch ended that was confirmed.
+    pub(crate) confirmed_ns: u64,
     number: u64,
     ended_ns: u64,
     ended: VecDeque<Ended>,
@@ -125,6 +127,7 @@ impl Group {
             // No session has released anything yet.
             switch,
             confirmed: 0,
+            confirmed_ns: 0,
             number: 0,
             ended_ns: 0,
             ended: VecDeque::new(),
@@ -346,6 +349,7 @@ impl Group {
         while let Some(ended) = self.ended.pop_front_if(|ended| ended.number <= number) {
             confirmed.members.extend(ended.sessions);
             confirmed.ended_ns.push(ended.ended_ns);
+            self.confirmed_ns = ended.ended_ns;
         }
         Some(confirmed)
     }

@@ -23,6 +23,7 @@ pub(super) mod shared;
 pub(super) mod slots;
 pub(super) mod snapshot;
 pub(super) mod tenants;
+pub(super) mod unknown;
 pub(super) mod unneeded;
 pub(super) mod waiting;
 pub(super) mod wires;

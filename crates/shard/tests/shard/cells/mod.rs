@@ -239,3 +239,50 @@ fn the_backup_is_the_first_edge_of_a_policy_that_is_connected() {
         }
     }
 }
+
+#[test]
+fn an_edge_that_was_replaced_while_it_slept_does_not_end_clients_that_joined_since() {
+    for form in FORMS {
+        let mut world = World::new(3, form);
+        let old = world.joins(0);
+        world.runs(LONG_MS);
+        let first = world.runs_at()[0];
+        world.freezes(first);
+        world.says(old, "asleep");
+        while world.runs_at().len() < 2 {
+            world.runs(10);
+        }
+        let second = *world.runs_at().iter().find(|edge| **edge != first).expect("its backup goes on");
+        let new = world.joins(second);
+        assert!(heard(&world, new, "hi"), "{:?}", world.heard(new));
+        // The one that slept still believes that it has the cell when the client asks it.
+        world.thaws(first);
+        world.freezes(second);
+        world.says(new, "where");
+        world.runs(LONG_MS);
+        world.thaws(second);
+        world.runs(LONG_MS);
+        assert_eq!([old, new].map(|client| world.ended(client)), [None; 2]);
+        assert!(heard(&world, old, "where"), "{:?}", world.heard(old));
+        is_one_history(&world, &[old, new]);
+    }
+}
+
+#[test]
+fn a_client_that_comes_back_too_late_is_told_that_it_has_left() {
+    for form in FORMS {
+        let mut world = World::new(3, form);
+        let clients: Vec<usize> = (0..2).map(|edge| world.joins(edge)).collect();
+        world.runs(LONG_MS);
+        world.cuts_off(clients[1], true);
+        // Longer than the app's linger time: the cell forgets the client. Its end does not know of the time.
+        world.runs(21_000);
+        world.cuts_off(clients[1], false);
+        world.runs(LONG_MS);
+        assert_eq!(world.ended(clients[1]), Some(Code::Forgotten));
+        world.says(clients[0], "on");
+        world.runs(100);
+        assert!(heard(&world, clients[0], "on"));
+        is_one_history(&world, &clients);
+    }
+}

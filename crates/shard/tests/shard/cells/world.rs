@@ -119,6 +119,7 @@ struct Client {
     session: Option<SessionId>,
     /// The first edge of its agent's list.
     first: usize,
+    is_cut_off: bool,
 }
 
 /// The coordinator's store: groups' records, and slots as the shard's messages have them.
@@ -314,6 +315,7 @@ impl World {
             backoff_min_ns: 10 * MS,
             backoff_max_ns: 100 * MS,
             spread: false,
+            edge_wait_ns: 60_000 * MS,
             ..support::agent_config(u16::from(small(edges)))
         };
         let agent = Agent::new(config, [small(number) + 60; 32]);
@@ -325,6 +327,7 @@ impl World {
             closed: false,
             session: None,
             first,
+            is_cut_off: false,
         });
         self.events.push_back(Event::Agent(number, AgentInput::Wake));
         self.runs(1);
@@ -344,7 +347,7 @@ impl World {
     fn connects(&mut self, client: usize, target: Target) {
         let edge = (usize::from(target.edge) + self.clients[client].first) % self.edges.len();
         let number = self.next_wire;
-        let alive = self.edges[edge].shard.is_some();
+        let alive = self.edges[edge].shard.is_some() && !self.clients[client].is_cut_off;
         let input = if alive {
             self.next_wire += 1;
             self.wires.insert(number, [Party::Agent(client), Party::Edge(edge)]);
@@ -432,6 +435,15 @@ impl World {
         self.edges[edge].frozen = false;
         let kept = core::mem::take(&mut self.edges[edge].kept);
         self.events.extend(kept.into_iter().map(|input| Event::Edge(edge, input)));
+    }
+
+    /// The machine of a client is cut off from all edges, or not any more.
+    pub(crate) fn cuts_off(&mut self, client: usize, is_cut_off: bool) {
+        self.clients[client].is_cut_off = is_cut_off;
+        let own = |ends: &[Party; 2]| is_cut_off && ends.contains(&Party::Agent(client));
+        let wires: Vec<u64> =
+            self.wires.iter().filter(|(_, ends)| own(ends)).map(|(wire, _)| *wire).collect();
+        wires.into_iter().for_each(|wire| self.breaks(wire));
     }
 
     fn breaks(&mut self, wire: u64) {
