@@ -315,7 +315,6 @@ impl World {
             backoff_min_ns: 10 * MS,
             backoff_max_ns: 100 * MS,
             spread: false,
-            edge_wait_ns: 60_000 * MS,
             ..support::agent_config(u16::from(small(edges)))
         };
         let agent = Agent::new(config, [small(number) + 60; 32]);
