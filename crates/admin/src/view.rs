@@ -6,8 +6,8 @@
 //! shown to operators only; fields may be added.
 
 use marram_shard::api::{
-    App, Backing, BackupForm, CheckpointHolder, EndRow, EpochSettings, KeeperKind, KeeperRow, MoveOver,
-    MovePlan, MoveRow, MoveStage, Protect, SessionRow, WitnessMode,
+    App, Backing, BackupForm, CheckpointHolder, ClientRow, EndRow, EpochSettings, KeeperKind, KeeperRow,
+    MoveOver, MovePlan, MoveRow, MoveStage, Protect, SessionRow, WitnessMode,
 };
 use marram_shard::cache::CachePolicy;
 use marram_wire::id::ImageHash;
@@ -151,6 +151,16 @@ fn end(end: &EndRow) -> Value {
     })
 }
 
+/// One client of a shared cell.
+fn client(client: &ClientRow) -> Value {
+    let mut value = end(&client.end);
+    value["session"] = json!(client.session.to_string());
+    value["agent"] = json!(client.agent.to_string());
+    value["in_gate"] = json!(client.in_gate);
+    value["port"] = json!(client.port);
+    value
+}
+
 /// How a session would leave if the edge stopped. None if the edge only stands by for it.
 pub(super) fn leaving(row: &SessionRow) -> Option<Value> {
     let drain = row.drain.as_ref()?;
@@ -232,7 +242,7 @@ pub(super) fn row(row: &SessionRow) -> Value {
         "generation": row.generation.to_string(),
         "shard": row.shard,
         "phase": row.phase.name(),
-        "client": row.client.to_string(),
+        "client": row.cell.is_none().then(|| row.client.to_string()),
         "server": row.server.map(|host| host.to_string()),
         "protect": protect(row.protect),
         "keepers": row.keepers.iter().map(keeper).collect::<Vec<_>>(),
@@ -243,6 +253,9 @@ pub(super) fn row(row: &SessionRow) -> Value {
         "policy": row.replication.as_ref().and_then(|replication| replication.policy.as_deref()),
         "moving": row.moving.as_ref().map(move_text),
         "ends": row.ends.iter().map(end).collect::<Vec<_>>(),
+        "cell": if row.cell.is_some() { "shared" } else { "client" },
+        "clients": row.cell.as_ref().map(|cell| cell.clients),
+        "clients_listed": row.cell.as_ref().map(|cell| cell.listed.iter().map(client).collect::<Vec<_>>()),
         "busy": row.busy,
         "client_in_gate": row.client_in_gate,
         "server_in_gate": row.server_in_gate,

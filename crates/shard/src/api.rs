@@ -42,8 +42,8 @@ use marram_wire::{
 pub use moves::{MovePlan, MoveWish, PlanMoves, Planned};
 pub use policies::{PortRange, ReplicationPolicy};
 pub use rows::{
-    Backing, Copied, DrainRow, EndRow, KeeperKind, KeeperProgress, KeeperRow, MoveRow, MoveStage,
-    ReplicationRow, SessionRow,
+    Backing, CLIENTS_LISTED, CellRow, ClientRow, Copied, DrainRow, EndRow, KeeperKind, KeeperProgress,
+    KeeperRow, MoveRow, MoveStage, ReplicationRow, SessionRow,
 };
 
 /// The place of this edge itself among the edges that a shard dials: its other shards can take sessions over, too.

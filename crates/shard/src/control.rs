@@ -8,7 +8,7 @@ pub use moves::MOVES_REMEMBERED;
 mod tests;
 
 use crate::api::{
-    App, AppName, AppVersion, CheckpointHolder, ClaimAnswer, Configure, Counter, FromShard, Grant,
+    App, AppName, AppVersion, CellRow, CheckpointHolder, ClaimAnswer, Configure, Counter, FromShard, Grant,
     GroupClaim, Missing, MoveOver, MovePlan, MoveSession, MoveWish, NoteLevel, OwnerPhase, PlanMoves,
     Protect, ReplicationPolicy, SessionRow, SlotAnswer, SlotQuery, Tag, Tagged, ToShard, WitnessAnswer,
     WitnessMode, WitnessQuery, WitnessReport,
@@ -729,8 +729,9 @@ fn missing(shard: u8, version: AppVersion, why: String) -> ControlOutput {
     ControlOutput::ToShard { shard, message: ToShard::Missing(Missing { version, why }) }
 }
 
-/// The row of a session: the one of its owner, if it moves between two shards of this edge.
+/// The row of a session: the one of its owner, if it moves between two shards of this edge. That of its cell, if it is a client of one.
 fn owned(rows: Vec<SessionRow>, id: SessionId) -> Option<SessionRow> {
-    let of_it = rows.into_iter().filter(|row| row.session == id);
+    let has_client = |cell: &CellRow| cell.listed.iter().any(|client| client.session == id);
+    let of_it = rows.into_iter().filter(|row| row.session == id || row.cell.as_ref().is_some_and(has_client));
     of_it.min_by_key(|row| row.phase == OwnerPhase::Following)
 }

@@ -42,6 +42,19 @@ const OF_APPS: [(&str, &str); 6] = [
     ("app_images_loaded", "LOADED ON"),
 ];
 
+/// The fields of a shared cell's clients, with their headings.
+const OF_CLIENTS: [(&str, &str); 7] = [
+    ("session", "CLIENT"),
+    ("port", "PORT"),
+    ("connected", "CONNECTED"),
+    ("agent", "AGENT"),
+    ("consumed", "CONSUMED"),
+    ("produced", "PRODUCED"),
+    ("unsent", "UNSENT"),
+];
+/// Fields of a session that have lines of their own.
+const APART: [&str; 2] = ["survives", "clients_listed"];
+
 pub(super) fn run(arguments: &Inspect) -> Result<(), Failure> {
     match &arguments.session {
         Some(session) => one(session, &arguments.edges),
@@ -103,7 +116,7 @@ fn one(session: &str, edges: &Edges) -> Result<(), Failure> {
     edges.show(std::slice::from_ref(&answer), || {
         let mut out = String::new();
         for (field, value) in
-            answer.as_object().into_iter().flatten().filter(|(field, _)| *field != "survives")
+            answer.as_object().into_iter().flatten().filter(|(field, _)| !APART.contains(&field.as_str()))
         {
             match (field.as_str(), value.as_u64()) {
                 ("since_ms", Some(since_ms)) => out += &format!("{:<16} {}\n", "since", ago(since_ms)),
@@ -114,9 +127,22 @@ fn one(session: &str, edges: &Edges) -> Result<(), Failure> {
             let (label, what) = line.split_once(": ").unwrap_or(("", line));
             out += &format!("{label:<16} {what}\n");
         }
-        out
+        out + &clients(&answer)
     });
     Ok(())
+}
+
+/// The clients of a shared cell, as far as the edge lists them.
+fn clients(cell: &Value) -> String {
+    let Some(listed) = cell["clients_listed"].as_array() else { return String::new() };
+    let rows: Vec<Vec<String>> = listed
+        .iter()
+        .map(|client| OF_CLIENTS.iter().map(|(field, _)| text(client, field)).collect())
+        .collect();
+    let count = cell["clients"].as_u64().unwrap_or(0);
+    let more = count.saturating_sub(listed.len() as u64);
+    let rest = if more > 0 { format!("and {}\n", counted(more, "further client")) } else { String::new() };
+    format!("\n{}{rest}", table::format(&OF_CLIENTS.map(|(_, heading)| heading), &rows))
 }
 
 /// For a session that none of the edges has: the coordinator may know its standby.

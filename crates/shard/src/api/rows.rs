@@ -165,6 +165,35 @@ record! {
     }
 }
 
+record! {
+    /// A client of a shared cell.
+    ClientRow {
+        /// The client's session.
+        session: SessionId,
+        /// Its agent.
+        agent: HostId,
+        /// Whether its agent is the edge's own gate.
+        in_gate: bool,
+        /// Its port.
+        port: u32,
+        /// What has passed between the cell and its end.
+        end: EndRow,
+    }
+}
+
+record! {
+    /// A cell that clients share, and that has a backup.
+    CellRow {
+        /// Number of its clients.
+        clients: u64,
+        /// The first of them, by their ports: [`CLIENTS_LISTED`] at most.
+        listed: Vec<ClientRow>,
+    }
+}
+
+/// Clients of a shared cell that a listing names.
+pub const CLIENTS_LISTED: usize = 32;
+
 /// Whether a session that is protected by epochs has a backup.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
@@ -245,8 +274,10 @@ record! {
         replication: Option<ReplicationRow>,
         /// Its move to another edge or shard, if it is being moved.
         moving: Option<MoveRow>,
-        /// Its ends.
+        /// Its ends; none of a cell that clients share.
         ends: Vec<EndRow>,
+        /// Its clients, if it is a cell that they share.
+        cell: Option<CellRow>,
         /// Whether a handler runs, or waits for its turn.
         busy: bool,
         /// How it would leave if the edge stopped; none if this edge stands by for it.

@@ -31,6 +31,12 @@ impl Control {
             Protect::Epoch => with_backup(row.backing, backup, store),
             _ => Self::with_ends(row),
         };
+        if row.cell.is_some() {
+            let what = "note: a client whose agent fails, or that agent's host, leaves the cell (the gate of this edge, or of another \
+                        one, counts as an agent); the other clients go on";
+            lines.push(what.into());
+            return lines;
+        }
         if row.client_in_gate || row.server_in_gate {
             lines.push("ends with: the failure of this edge: an end runs in its gate".into());
         }

@@ -2,15 +2,15 @@
 
 use super::{Session, Shard};
 use crate::api::{
-    Backing, BackupForm, Configure, Counted, Counter, DrainRow, EndRow, FromShard, Label, Note, NoteLevel,
-    Now, Protect, ReplicationRow, Rows, SessionRow, ShardOutput,
+    Backing, BackupForm, CLIENTS_LISTED, CellRow, ClientRow, Configure, Counted, Counter, DrainRow, EndRow,
+    FromShard, Label, Note, NoteLevel, Now, Protect, ReplicationRow, Rows, SessionRow, ShardOutput,
 };
 use alloc::{
     collections::{BTreeMap, VecDeque},
     string::String,
     vec::Vec,
 };
-use marram_session::owner::{EndProgress, EpochRelease, OwnerTotals};
+use marram_session::owner::{EndProgress, EpochRelease, Owner, OwnerTotals};
 use marram_wire::{
     frame::{Code, Frame},
     id::{Port, SessionId},
@@ -290,6 +290,17 @@ fn end_row(end: EndProgress) -> EndRow {
     EndRow { client, linked, consumed, waiting, uncovered, produced, unacknowledged, unsent, credit }
 }
 
+/// What a listing shows of a cell that clients share.
+fn cell_row(owner: &Owner, config: &Configure) -> CellRow {
+    let row = |end: EndProgress| {
+        let (session, agent) = owner.client_of(end.port)?;
+        let (in_gate, port) = (config.gate == Some(agent), end.port.0);
+        Some(ClientRow { session, agent, in_gate, port, end: EndRow { client: true, ..end_row(end) } })
+    };
+    let listed = owner.ends().filter_map(row).take(CLIENTS_LISTED).collect();
+    CellRow { clients: owner.client_count() as u64, listed }
+}
+
 /// What a listing shows of a session.
 fn row(
     id: SessionId,
@@ -301,6 +312,7 @@ fn row(
     let totals = owner.totals();
     let (log_bytes, uncovered_bytes) = owner.log_bytes();
     let tasks = owner.tasks();
+    let cell = owner.is_shared_cell().then(|| cell_row(owner, config));
     let in_gate = |port| owner.host(port).is_some() && owner.host(port) == config.gate;
     SessionRow {
         shard: config.shard,
@@ -319,7 +331,8 @@ fn row(
             .moving
             .as_ref()
             .map(|moving| moving.row(moving.keeper().and_then(|keeper| owner.copy_progress(keeper)))),
-        ends: owner.ends().map(end_row).collect(),
+        ends: owner.ends().filter(|_| cell.is_none()).map(end_row).collect(),
+        cell,
         busy: owner.is_busy(),
         drain,
         client_in_gate: in_gate(Port::CLIENT),
