@@ -126,7 +126,18 @@ fn promises_kept(state: &AdminState, manifest: &Manifest) -> Result<(), String> 
     if manifest.protect == Protect::None {
         return Ok(());
     }
-    if state.routing.leads_to(&manifest.name) {
+    let reached = state.gates_reach_cell(manifest.shared, manifest.protect);
+    if state.routing.leads_to(&manifest.name) && !reached {
+        if manifest.shared {
+            return Err(format!(
+                "all edges have one cell of an app with `cell = \"shared\"` and `protect = \"{}\"`, and this edge has a gate for `{}` \
+                 that reaches this edge alone: its clients would wait for ever for a cell that runs elsewhere. Name the edges that \
+                 may have the cell in `[gates] edges` of the edge's configuration, this one among them, or remove the gate and have \
+                 clients connect to `marram agent client`",
+                manifest.protect.written(),
+                manifest.name
+            ));
+        }
         return Err(format!(
             "`protect = \"{}\"` promises that sessions survive this edge, but it has a gate for `{}`, and the \
              client ends of sessions through that gate are in this edge: they would survive a shard process, not the \
@@ -152,6 +163,10 @@ fn survives(manifest: &Manifest) -> &'static str {
     match (manifest.protect, &manifest.server) {
         (Protect::None, _) if manifest.shared => {
             "nothing: all its sessions on an edge share one cell, and end with the shard that runs it"
+        }
+        (Protect::Epoch, _) if manifest.shared => {
+            "the edge that runs the one cell of all its clients, or that edge's backup, one after the other; not both at once, and \
+             not its edge while it runs without a backup. A client leaves when its agent dies, and the others go on"
         }
         (Protect::None, _) => "nothing: a session ends with the shard that runs it",
         (Protect::Endpoints, None) => {

@@ -118,8 +118,18 @@ fn promises_kept(state: &AdminState, rules: &[RouteRule]) -> Result<(), Refusal>
     };
     for rule in rules {
         let RouteAction::App(name) = &rule.action else { continue };
-        let promises = |app: &&marram_shard::api::App| app.name == *name && app.protect != Protect::None;
+        let promises = |app: &&marram_shard::api::App| {
+            let reached = state.gates_reach_cell(app.shared, app.protect);
+            app.name == *name && app.protect != Protect::None && !reached
+        };
         if let Some(app) = apps.iter().find(promises) {
+            if app.shared {
+                let what = "leads from a gate that reaches this edge alone to an app with one cell in all edges: its clients would wait for \
+                            ever for a cell that runs elsewhere";
+                let fix = "name the edges that may have the cell in `[gates] edges` of this edge's configuration, this one among them, or let \
+                           its clients connect to `marram agent client`";
+                return Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, of(&rule.name, "app", what), fix));
+            }
             let what = format!(
                 "leads from a gate of this edge to an app with protect = \"{}\": the client ends of these sessions \
                  would be in this edge and not survive it",

@@ -9,7 +9,7 @@ use marram_http::Access;
 use marram_node::coordinator::Coordinator;
 use marram_node::edge::AdminClient;
 use marram_node::keys::Key;
-use marram_shard::coordinator::StoreEdge;
+use marram_shard::{api::Protect, coordinator::StoreEdge};
 use marram_transport::LogLimiter;
 use marram_wire::seal::{DomainSecret, EdgeKey};
 use std::path::PathBuf;
@@ -37,6 +37,8 @@ pub struct AdminState {
     pub start: Vec<PathBuf>,
     /// The gates' routes: the client ends of their sessions are lost with this edge.
     pub routing: Routing,
+    /// Whether its gates reach edges other than this one: sessions through them may run there.
+    pub gates_dial: bool,
     /// Servers that this edge's own agent connects to: the server ends of such sessions are lost with it.
     pub gate_servers: Vec<String>,
     /// Admin URLs of edges from which missing apps are fetched.
@@ -74,6 +76,7 @@ impl AdminState {
             apps: config.admin.state.join("apps"),
             start: config.admin.apps.clone(),
             routing: config.edge.routing.clone(),
+            gates_dial: !config.edge.gate_edges.is_empty(),
             gate_servers: config.edge.servers.iter().map(|server| server.name.clone()).collect(),
             peers: config.admin.peers.clone(),
             ca: config.admin.ca.clone(),
@@ -86,6 +89,12 @@ impl AdminState {
             token_file: config.admin.state.join("admin-token"),
             credential: EdgeKey::derive(&DomainSecret::from_material(&config.edge.secret)).bearer(),
         }
+    }
+
+    /// Whether an app of which clients share one cell in the domain is reached through gates of this edge. The cell outlives its clients,
+    /// so they may be in a gate, which must reach the edge that has the cell.
+    pub(super) fn gates_reach_cell(&self, shared: bool, protect: Protect) -> bool {
+        shared && protect == Protect::Epoch && self.gates_dial
     }
 
     /// The edge that has the only copy of the coordinator's store in it, if one has.

@@ -78,6 +78,11 @@ impl Guest {
             );
         }
     }
+
+    /// Why its connection is over, if it is and not in order.
+    pub(super) fn error(&self) -> Option<String> {
+        lock(&self.shared).error.clone()
+    }
 }
 
 /// Says a piece, hears of it, and so on until it is told to stop.

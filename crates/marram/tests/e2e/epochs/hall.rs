@@ -5,8 +5,9 @@ use super::{
     guests::{Guest, finish},
     world::{Seen, World, layout},
 };
-use crate::support;
+use crate::support::{self, stream::until};
 use marram_cluster::{AgentSide, free_address};
+use serde_json::Value;
 use std::net::SocketAddr;
 
 const MANIFEST: &str = "cell = \"shared\"\nprotect = \"epoch\"\n";
@@ -131,6 +132,96 @@ fn a_hall_goes_on_while_the_other_edges_are_started_again() {
         hall.world.cluster.edges[owner].kill();
         hall.hear();
         hall.world.restart(owner);
+    }
+    hall.finish();
+}
+
+#[test]
+fn clients_in_a_gate_are_in_the_hall_of_another_edge() {
+    const GATE: usize = 2;
+    let mut hall = Hall::new("hall-gate", support::UNSUSPECTING, "every = \"1ms\"");
+    hall.join(2);
+    hall.hear();
+    hall.backed();
+    // The hall is at another edge from now on, wherever it began.
+    hall.world.cluster.edges[GATE].kill();
+    hall.hear();
+    let edges: Vec<String> = hall.world.cluster.edge_addresses().iter().map(SocketAddr::to_string).collect();
+    let gate = free_address().unwrap();
+    let gates =
+        format!("gate = [{{ listen = \"{gate}\", app = \"hall\" }}]\ngates = {{ edges = {edges:?} }}");
+    hall.world.restart_with(GATE, &gates);
+    hall.guests.extend([100, 101].map(|seed| Guest::start(gate, seed)));
+    hall.hear();
+    let before = hall.backed();
+    assert_ne!(before.owner, GATE);
+    hall.world.cluster.edges[before.owner].kill();
+    hall.hear();
+    assert_eq!(Some(hall.backed().owner), before.backup);
+    hall.finish();
+}
+
+#[test]
+fn a_gate_that_reaches_its_edge_alone_is_refused_with_what_to_do() {
+    let mut hall = Hall::new("hall-gate-alone", support::UNSUSPECTING, "every = \"1ms\"");
+    hall.world.cluster.edges[2].kill();
+    hall.world.cluster.edges[2].run_no_apps();
+    let gate = format!("gate = [{{ listen = \"{}\", app = \"hall\" }}]", free_address().unwrap());
+    hall.world.restart_with(2, &gate);
+    let path = hall.world.cluster.directory.path().join("apps/hall");
+    let edge = format!("http://{}", hall.world.cluster.edges[2].admin());
+    let output = support::marram().arg("deploy").arg(path).args(["--edge", &edge]).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && errors.contains("[gates] edges"), "{errors}");
+}
+
+#[test]
+fn operators_see_one_cell_with_its_clients_and_end_one_of_them() {
+    let mut hall = Hall::new("hall-operators", support::UNSUSPECTING, "every = \"1ms\"");
+    hall.join(3);
+    hall.hear();
+    let owner = hall.backed().owner;
+    let listed = hall.world.marram(owner, &["ps"]);
+    assert!(listed.contains("CLIENTS") && listed.contains("hall"), "{listed}");
+    let rows = hall.world.rows(owner);
+    let [row] = &rows[..] else { panic!("{rows:?}") };
+    assert_eq!((&row["cell"], &row["clients"], &row["client"]), (&"shared".into(), &3.into(), &Value::Null));
+    let clients = row["clients_listed"].as_array().unwrap();
+    let sessions: Vec<&str> = clients.iter().map(|client| client["session"].as_str().unwrap()).collect();
+    let shown = hall.world.marram(owner, &["inspect", row["session"].as_str().unwrap()]);
+    assert!(sessions.iter().all(|session| shown.contains(session)), "{shown}");
+    assert!(
+        shown.contains("survives") && shown.contains("leaves the cell; the other clients go on"),
+        "{shown}"
+    );
+    // A client is found by the first digits of its session, too, and leads to its cell.
+    let shown = hall.world.marram(owner, &["inspect", &sessions[1][..12]]);
+    assert!(shown.contains(row["session"].as_str().unwrap()), "{shown}");
+    hall.world.marram(owner, &["kill", sessions[1]]);
+    let is_over = || hall.guests.iter().position(|guest| guest.error().is_some());
+    let gone = until(is_over, || hall.world.cluster.logs.tail(60));
+    drop(hall.guests.remove(gone));
+    hall.hear();
+    until(
+        || (hall.world.rows(owner)[0]["clients"] == 2).then_some(()),
+        || format!("{:?}", hall.world.rows(owner)),
+    );
+}
+
+#[test]
+fn a_hall_goes_on_when_its_edge_is_stopped_in_order() {
+    let mut hall = Hall::new("hall-stops", support::UNSUSPECTING, "every = \"1ms\"");
+    hall.join(4);
+    for _ in 0..2 {
+        hall.hear();
+        let before = hall.backed();
+        let edge = &mut hall.world.cluster.edges[before.owner];
+        edge.terminate();
+        edge.process().unwrap().wait().unwrap();
+        edge.kill();
+        hall.hear();
+        assert_eq!(Some(hall.backed().owner), before.backup);
+        hall.world.restart(before.owner);
     }
     hall.finish();
 }

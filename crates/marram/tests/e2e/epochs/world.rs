@@ -91,7 +91,12 @@ impl World {
 
     /// Starts an edge again, with nothing of its former life, and waits until the agents use it.
     pub(super) fn restart(&mut self, index: usize) {
-        let extra = self.extra.clone();
+        self.restart_with(index, "");
+    }
+
+    /// As [`Self::restart`], with more fields of its configuration.
+    pub(super) fn restart_with(&mut self, index: usize, more: &str) {
+        let extra = format!("{}\n{more}", self.extra);
         self.cluster.respawn_with(index, &extra).unwrap();
         self.names.insert(name(&self.cluster, index), index);
     }
