@@ -257,6 +257,18 @@ impl EndState {
         true
     }
 
+    /// Of a standby: the end has received the first output of the outbox from another edge. False if there is none.
+    pub(super) fn was_received_elsewhere(&mut self) -> bool {
+        let Some(message) = self.outbox.pop_front() else { return false };
+        let cost = charge(message.payload.len());
+        self.outbox_charge -= cost;
+        match self.sent.checked_sub(1) {
+            Some(sent) => self.sent = sent,
+            None => self.unsent_charge -= cost,
+        }
+        true
+    }
+
     /// Continues from what the end has received. False if it received an output that was never produced, or if an
     /// output that it still needs was dropped.
     pub(super) fn resume(&mut self, received: u64, window: u64) -> bool {
@@ -315,7 +327,7 @@ impl EndState {
         self.output_closed = state.output_closed;
         self.outbox = state.outbox.0.into();
         self.outbox_charge = self.outbox.iter().map(|message| charge(message.payload.len())).sum();
-        self.sent = 0;
+        (self.sent, self.unsent_charge) = (0, self.outbox_charge);
         self.uncovered = 0;
     }
 

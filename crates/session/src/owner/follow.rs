@@ -416,10 +416,7 @@ impl Follow {
         for (port, received) in &self.received {
             let Some(index) = ends.index(*port) else { continue };
             let side = &mut ends[index];
-            while side.acknowledged() < *received && !side.outbox.is_empty() {
-                side.sent = 1;
-                side.acknowledge(1);
-            }
+            while side.acknowledged() < *received && side.was_received_elsewhere() {}
         }
     }
 

@@ -65,6 +65,9 @@ impl EndState {
         holds!("I30", self.outbox.len() as u64 <= self.produced && self.sent <= self.outbox.len());
         holds!("I30", is_sum(self.inputs_charge, &self.inputs));
         holds!("I30", is_sum(self.outbox_charge, &self.outbox));
+        let sent = self.outbox.iter().take(self.sent.min(SUMMED_MAX));
+        let sent: u64 = sent.map(|message| charge(message.payload.len())).sum();
+        holds!("I30", self.sent > SUMMED_MAX || self.unsent_charge + sent == self.outbox_charge);
         holds!("I15", stands_by || self.logged <= self.produced);
         holds!("I15", stands_by || self.acknowledged() + self.sent as u64 <= self.logged);
         Ok(())

@@ -2,7 +2,7 @@
 //!
 //! Sessions that can be moved move to other edges, as if an operator had asked for each. The ends of the others ask for another edge
 //! once no session moves any more. What neither can nor needs to leave, such as sessions without protection, stays until it ends or the
-//! process does.
+//! process does. The process does not wait for shared cells that have a backup: that goes on as if the edge had died.
 
 use super::{
     Shard,
@@ -80,10 +80,17 @@ impl Shard {
             self.drain = Drain::Leaves;
             self.tell_drain(true, out);
         }
-        if self.drain == Drain::Leaves && self.sessions.len() == 0 {
+        if self.drain == Drain::Leaves && self.sessions.ids().iter().all(|id| self.goes_on_at_its_backup(*id))
+        {
             self.drain = Drain::Done;
             out.push(ShardOutput::Control(FromShard::Drained));
         }
+    }
+
+    /// Whether a session need not leave, and cannot: a shared cell whose backup goes on when this edge has stopped.
+    fn goes_on_at_its_backup(&self, id: SessionId) -> bool {
+        let group = self.groups.of_session(id).and_then(|name| self.groups.get(name));
+        self.is_shared_cell(id) && group.is_some_and(|group| group.is_backed())
     }
 
     fn tell_drain(&self, leave: bool, out: &mut Vec<ShardOutput>) {

@@ -232,6 +232,30 @@ fn the_backup_goes_on_wherever_the_primary_is_lost() {
     }
 }
 
+#[test]
+fn what_clients_had_received_does_not_count_against_them_when_the_backup_goes_on() {
+    let mut hall = Hall::new();
+    let (one, two) = (hall.joins("a"), hall.joins("b"));
+    // In total more than may wait for a client that reads too slowly.
+    let long = "x".repeat(256 << 10);
+    for _ in 0..20 {
+        hall.says(one, &long);
+        hall.settles();
+    }
+    let fed = hall.edge.feed.len();
+    hall.promotes(fed);
+    // The first client comes back while the other one is away.
+    hall.asks_owner(one);
+    hall.says(one, "on");
+    hall.settles();
+    hall.asks_owner(two);
+    hall.settles();
+    for client in [one, two] {
+        assert_eq!(hall.clients[client].ended, None);
+        assert!(hall.heard(client).last().is_some_and(|line| line.ends_with(": on")));
+    }
+}
+
 /// A backup gets a copy behind so many steps, and what follows in this form. The primary is lost behind `lost` steps.
 fn copied((form, feed): (BackupForm, Feed), before: usize, lost: usize) {
     let steps = script();
