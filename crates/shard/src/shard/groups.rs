@@ -322,8 +322,8 @@ impl Shard {
             }
             ClaimAnswer { won: true, .. } => self.promote(now, name, claimed, out),
             ClaimAnswer { holder: None, .. } => self.backups.forgotten(name),
-            ClaimAnswer { holder: Some(holder), .. } if self.backups.is_early(now.mono_ns, name, &holder) => {
-            }
+            ClaimAnswer { holder: Some(holder), .. }
+                if self.backups.may_claim_from(now.mono_ns, name, &holder) => {}
             ClaimAnswer { .. } => {
                 // Its primary runs alone, or has another backup: what is here is of the past.
                 for id in self.backups.end(name) {

@@ -34,8 +34,9 @@ pub(crate) struct BackedGroup {
     feeder: Feeder,
     /// The claim of the primary that names this edge; none if it has announced none.
     pub(crate) record: Option<Claimed>,
-    /// Whether the store has lost that claim, and an operator has accepted it: then the first to claim has the group.
-    is_forgotten: bool,
+    /// What the store has instead of that claim: none, if it has lost it and an operator has accepted that, or an older one of the primary,
+    /// whose claim has not arrived. Then the first to claim from that has the group.
+    instead: Option<Option<Claimed>>,
     sessions: BTreeSet<SessionId>,
     /// Whether it is a slot's: then it is claimed even if no end asks.
     pub(crate) is_slot: bool,
@@ -143,7 +144,7 @@ impl Backups {
             primary: primary.into(),
             feeder: Feeder::Connected(wire),
             record: None,
-            is_forgotten: false,
+            instead: None,
             sessions: BTreeSet::new(),
             is_slot: false,
             gone_since_ns: None,
@@ -154,7 +155,7 @@ impl Backups {
             // What was announced before was for what it had then. Its primary has claimed the group since: a claim of this edge that is not
             // answered yet is lost.
             (group.feeder, group.record, group.asked) = (Feeder::Connected(wire), None, None);
-            (group.primary, group.is_forgotten) = (primary.into(), false);
+            (group.primary, group.instead) = (primary.into(), None);
             group.gone_since_ns = None;
         }
         group.sessions.insert(session);
@@ -189,7 +190,7 @@ impl Backups {
             self.by_name.get_mut(&name).filter(|group| group.feeder == Feeder::Connected(wire))
         {
             // The store may have had none because its primary's claim was on the way.
-            (group.record, group.is_forgotten) = (Some(record), false);
+            (group.record, group.instead) = (Some(record), None);
         }
     }
 
@@ -274,7 +275,7 @@ impl Backups {
                 }
                 _ => continue,
             };
-            let from = (!group.is_forgotten).then(|| from.clone());
+            let from = group.instead.clone().unwrap_or_else(|| Some(from.clone()));
             claims.push((*name, tag, from, asked.to.clone()));
         }
         claims
@@ -289,29 +290,41 @@ impl Backups {
     /// The store has no record of a group.
     pub(crate) fn forgotten(&mut self, name: GroupId) {
         if let Some(group) = self.by_name.get_mut(&name) {
-            group.is_forgotten = true;
-            group.asked = None;
+            (group.instead, group.asked) = (Some(None), None);
             if group.sessions.is_empty() {
                 self.by_name.remove(&name);
             }
         }
     }
 
-    /// The store has an older record than the one that the primary has announced: it has not claimed that yet, and this edge may not.
-    /// True if that is so.
-    pub(crate) fn is_early(&mut self, now_ns: u64, name: GroupId, holder: &Claimed) -> bool {
+    /// The store has another record than the one that was claimed from. True if this edge may still claim: the primary's claim which it has
+    /// announced has not arrived, or has arrived just now.
+    ///
+    /// While the store has an older record of the primary that names no backup, everything that has left is here: the primary announces
+    /// this edge when that is so, and releases nothing that is not confirmed here until it knows that its claim is decided. Of its claim
+    /// and that of this edge, both from the older record, one is lost.
+    pub(crate) fn may_claim_from(&mut self, now_ns: u64, name: GroupId, holder: &Claimed) -> bool {
         let Some(group) = self.by_name.get_mut(&name) else { return false };
-        let is_early =
-            group.record.as_ref().is_some_and(|record| holder.generation.count < record.generation.count);
-        if is_early {
-            (group.asked, group.asked_by_end_ns) = (None, None);
-            // The next one comes later.
-            group.gone_since_ns.iter_mut().for_each(|since_ns| *since_ns = now_ns);
-            if group.sessions.is_empty() {
-                self.by_name.remove(&name);
-            }
+        let Some(record) = &group.record else { return false };
+        let is_older = holder.generation.count < record.generation.count;
+        let has_arrived = holder == record && group.instead.is_some();
+        if !is_older && !has_arrived {
+            return false;
         }
-        is_early
+        group.asked = None;
+        if has_arrived {
+            group.instead = None;
+        } else if holder.primary == group.primary && holder.backup.is_none() {
+            group.instead = Some(Some(holder.clone()));
+        } else {
+            // It was put back. The next question comes later.
+            group.asked_by_end_ns = None;
+            group.gone_since_ns.iter_mut().for_each(|since_ns| *since_ns = now_ns);
+        }
+        if group.sessions.is_empty() {
+            self.by_name.remove(&name);
+        }
+        true
     }
 
     /// It is not known whether that claim was written.
@@ -346,3 +359,6 @@ impl Backups {
 pub(crate) fn wire_of(at: Option<At>) -> Option<ShardWireId> {
     at.map(|(wire, _)| wire)
 }
+
+#[cfg(test)]
+mod tests;

@@ -191,8 +191,8 @@ impl Group {
             }
             Some(_) if in_doubt => EpochRelease::Held,
             Some(_) if self.switch.is_some() => EpochRelease::Confirmed,
-            // The claim for a backup that is gone may have been written.
-            Some(_) if self.asked.is_some() => EpochRelease::Held,
+            // The claim for a backup that is gone may have been written; or the store has another record.
+            Some(_) if self.asked.is_some() || self.renews => EpochRelease::Held,
             Some(_) if now_ns >= self.alone_at_ns => EpochRelease::Alone,
             Some(_) => EpochRelease::Held,
         }

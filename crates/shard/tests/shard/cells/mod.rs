@@ -122,6 +122,33 @@ fn an_edge_that_was_frozen_learns_that_its_cell_is_elsewhere() {
 }
 
 #[test]
+fn a_backup_whose_primary_died_before_it_was_named_goes_on() {
+    for form in FORMS {
+        let mut world = World::new(2, form);
+        world.kills(1);
+        let client = world.joins(0);
+        world.says(client, "alone");
+        world.runs(LONG_MS);
+        assert!(heard(&world, client, "alone"), "its edge runs it without a backup");
+        world.store.loses_backups = true;
+        world.restarts(1);
+        world.runs(LONG_MS);
+        world.says(client, "backed");
+        world.runs(100);
+        // The other edge has confirmed it, and the store does not know of it.
+        assert!(heard(&world, client, "backed"));
+        assert!(world.store.groups.values().all(|claim| claim.primary == "e0" && claim.backup.is_none()));
+        world.kills(0);
+        let late = world.joins(1);
+        world.says(client, "after");
+        world.runs(LONG_MS);
+        assert_eq!(world.runs_at(), [1]);
+        assert!(heard(&world, client, "after") && heard(&world, late, "after"));
+        is_one_history(&world, &[client, late]);
+    }
+}
+
+#[test]
 fn a_cell_waits_for_the_coordinator_and_is_not_lost() {
     let mut world = World::new(2, BackupForm::Log);
     let client = world.joins(0);

@@ -128,14 +128,19 @@ pub(crate) struct Store {
     pub(crate) groups: BTreeMap<GroupId, Claimed>,
     pub(crate) slots: BTreeMap<SlotName, SlotRecord>,
     pub(crate) away: bool,
+    /// Claims that name a backup never arrive.
+    pub(crate) loses_backups: bool,
 }
 
 impl Store {
-    fn claim(&mut self, claim: GroupClaim) -> ClaimAnswer {
+    fn claim(&mut self, claim: GroupClaim) -> Option<ClaimAnswer> {
         let GroupClaim { tag, group, from, to, of_slot } = claim;
         assert!(of_slot, "it is a slot's group");
+        if self.loses_backups && to.as_ref().is_some_and(|to| to.backup.is_some()) {
+            return None;
+        }
         if self.away {
-            return ClaimAnswer { tag, won: false, holder: None, away: Some("it is away".into()) };
+            return Some(ClaimAnswer { tag, won: false, holder: None, away: Some("it is away".into()) });
         }
         let holder = self.groups.get(&group).cloned();
         let won = holder == from || holder == to;
@@ -145,7 +150,7 @@ impl Store {
                 None => self.groups.remove(&group),
             };
         }
-        ClaimAnswer { tag, won, holder: holder.filter(|_| !won), away: None }
+        Some(ClaimAnswer { tag, won, holder: holder.filter(|_| !won), away: None })
     }
 
     fn slot(&mut self, query: SlotQuery) -> SlotAnswer {
@@ -597,8 +602,9 @@ impl World {
                 self.reaches(number, ShardInput::Restored { cell, result: Ok(Box::new(header)) });
             }
             ShardOutput::Control(FromShard::Claim(claim)) => {
-                let answer = self.store.claim(claim);
-                self.tell(number, ToShard::ClaimAnswer(answer));
+                if let Some(answer) = self.store.claim(claim) {
+                    self.tell(number, ToShard::ClaimAnswer(answer));
+                }
             }
             ShardOutput::Control(FromShard::Note(note)) => self.notes.push(note.text),
             ShardOutput::Control(FromShard::Slot(query)) => {

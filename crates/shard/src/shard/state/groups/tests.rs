@@ -68,3 +68,48 @@ fn sessions_are_spread_over_as_many_groups_as_their_policy_says() {
     assert_eq!(sizes, [2, 2, 2, 2, 3, 3, 3, 3, 10, 10, 10, 10]);
     assert_eq!(groups.invariants(), Ok(()));
 }
+
+#[test]
+fn a_group_whose_record_was_put_back_is_claimed_from_that() {
+    let (mut groups, first) = begun(false);
+    let first = first.expect("it was claimed");
+    let older = Claimed { generation: Generation { count: 0, opener: 3 }, backup: None, ..first.clone() };
+    let other = Claimed { primary: "b".into(), ..older.clone() };
+    groups.get_mut([7; 16]).expect("it has begun").renew();
+    let again = groups.next_claim(0, [7; 16], "a", || 2).expect("it is claimed again");
+    assert_eq!(
+        (again.from.as_ref(), again.to.as_ref().map(|to| to.generation.count)),
+        (Some(&first), Some(2))
+    );
+    let group = groups.get_mut([7; 16]).expect("it has begun");
+    assert_eq!(group.release(0), EpochRelease::Confirmed, "its backup is the same");
+    assert!(!group.put_back(again.tag, &first, "a") && !group.put_back(again.tag, &other, "a"));
+    assert!(group.put_back(again.tag, &older, "a"));
+    assert_eq!(group.release(2 * ALONE_AFTER), EpochRelease::Confirmed, "the target has all");
+    let next = groups.next_claim(0, [7; 16], "a", || 3).expect("it is claimed from that");
+    // No generation is that of a claim which may have been announced.
+    assert_eq!((next.from.as_ref(), next.to.as_ref().map(|to| to.generation.count)), (Some(&older), Some(3)));
+    let group = groups.get_mut([7; 16]).expect("it has begun");
+    group.lose_target(0);
+    assert!(!group.put_back(next.tag, &older, "a"), "that is what was claimed from");
+    group.won(next.tag);
+    assert_eq!(
+        groups.next_claim(0, [7; 16], "a", || 4).map(|claim| claim.to.and_then(|to| to.backup)),
+        Some(None)
+    );
+}
+
+#[test]
+fn a_group_whose_record_is_in_doubt_does_not_run_alone() {
+    let (mut groups, _) = begun(true);
+    let group = groups.get_mut([7; 16]).expect("it has begun");
+    group.lose_target(0);
+    assert_eq!(group.release(2 * ALONE_AFTER), EpochRelease::Alone);
+    group.renew();
+    assert_eq!(group.release(2 * ALONE_AFTER), EpochRelease::Held);
+    let claim = groups.next_claim(0, [7; 16], "a", || 2).expect("it is claimed again");
+    let group = groups.get_mut([7; 16]).expect("it has begun");
+    assert_eq!(group.release(2 * ALONE_AFTER), EpochRelease::Held);
+    assert!(group.won(claim.tag));
+    assert_eq!(group.release(2 * ALONE_AFTER), EpochRelease::Alone);
+}

@@ -1,0 +1,70 @@
+//! From which record a backup claims; no session and no wire is here.
+
+use super::*;
+use marram_wire::id::Generation;
+
+const GROUP: GroupId = [7; 16];
+const WIRE: ShardWireId = ShardWireId(1);
+const SESSION: SessionId = SessionId([1; 16]);
+
+fn claimed(count: u64, primary: &str, backup: Option<&str>) -> Claimed {
+    let generation = Generation { count, opener: count };
+    Claimed { generation, primary: primary.into(), backup: backup.map(Into::into) }
+}
+
+/// The backup `b` of a group whose primary `a` has announced its claim 4, and is lost; and an end asks.
+fn asked() -> Backups {
+    let mut backups = Backups::default();
+    backups.join(GROUP, (WIRE, "a"), SESSION);
+    backups.announced(GROUP, WIRE, claimed(4, "a", Some("b")));
+    backups.lost(0, WIRE);
+    assert_eq!(backups.asked(0, SESSION), Some(AskedFor::Claim));
+    backups
+}
+
+/// The record that is claimed from, if something is claimed.
+fn claims(backups: &mut Backups, now_ns: u64) -> Option<Option<Claimed>> {
+    let mut claims = backups.claims(now_ns, "b", || (9, 9));
+    let (_, _, from, to) = claims.pop()?;
+    assert_eq!((to.generation.count, to.primary.as_str(), to.backup), (5, "b", None));
+    Some(from)
+}
+
+#[test]
+fn a_claim_that_was_announced_and_not_written_is_claimed_over() {
+    let (older, announced) = (claimed(3, "a", None), claimed(4, "a", Some("b")));
+    let mut backups = asked();
+    assert_eq!(claims(&mut backups, 0), Some(Some(announced.clone())));
+    assert!(backups.may_claim_from(0, GROUP, &older));
+    assert_eq!(claims(&mut backups, 0), Some(Some(older)));
+    assert!(!backups.may_confirm(GROUP, WIRE), "nothing more leaves the primary");
+    // The primary's claim has arrived before this one.
+    assert!(backups.may_claim_from(0, GROUP, &announced));
+    assert_eq!(claims(&mut backups, 0), Some(Some(announced.clone())));
+    assert!(!backups.may_claim_from(0, GROUP, &announced), "that is what was claimed from");
+    assert!(!backups.may_claim_from(0, GROUP, &claimed(5, "a", None)), "its primary runs alone");
+}
+
+#[test]
+fn the_first_claim_of_a_group_that_arrives_late_is_claimed_from() {
+    let mut backups = asked();
+    claims(&mut backups, 0);
+    backups.forgotten(GROUP);
+    assert_eq!(claims(&mut backups, 0), Some(None));
+    let announced = claimed(4, "a", Some("b"));
+    assert!(backups.may_claim_from(0, GROUP, &announced));
+    assert_eq!(claims(&mut backups, 0), Some(Some(announced)));
+}
+
+#[test]
+fn an_older_record_that_is_not_the_primarys_alone_is_waited_for() {
+    for older in [claimed(3, "a", Some("c")), claimed(3, "c", None)] {
+        let mut backups = asked();
+        claims(&mut backups, 0);
+        assert!(backups.may_claim_from(0, GROUP, &older));
+        assert_eq!(claims(&mut backups, 0), None);
+        assert!(backups.has(SESSION));
+        backups.asked(1, SESSION);
+        assert_eq!(claims(&mut backups, 1), Some(Some(claimed(4, "a", Some("b")))));
+    }
+}
