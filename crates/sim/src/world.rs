@@ -345,9 +345,10 @@ impl World {
         }
         self.mark_lied_to();
         if self.violations.is_empty() {
-            // An operator has ended a hall, or has accepted that the store has lost whose it is.
+            // An operator has ended a hall, or has accepted that the store has lost whose it is; or all edges that had it have died, and one
+            // of them is back.
             let has_lost = self.coordinator.as_ref().is_some_and(|store| store.has_lost());
-            let begins_again = has_lost || !self.causes.killed.is_empty();
+            let begins_again = has_lost || !self.causes.killed.is_empty() || self.causes.have_lost_any();
             oracle::judge(&self.programs, begins_again, &mut self.violations);
         }
         let (hash, events) = (self.trace.hash(), self.trace.events());

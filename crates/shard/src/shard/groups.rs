@@ -386,10 +386,13 @@ impl Shard {
     /// This edge was the backup of a group, and has claimed it: its sessions are owned here from now on, without a backup.
     fn promote(&mut self, now: Now, name: GroupId, claimed: Claimed, out: &mut Vec<ShardOutput>) {
         let primary = self.backups.get(name).map_or_else(Default::default, |group| group.primary.clone());
-        let sessions = self.backups.end(name);
+        let mut sessions = self.backups.end(name);
+        let is_slot = sessions.iter().any(|id| self.is_shared_cell(*id));
+        if is_slot {
+            sessions = self.last_cell_of(now, sessions, out);
+        }
         let kind = sessions.iter().find_map(|id| self.group_kind_of(self.sessions.get(*id)?));
         let Some(kind) = kind else { return };
-        let is_slot = sessions.iter().any(|id| self.is_shared_cell(*id));
         let text = format!("takes {} sessions over from `{primary}`, whose backup it was", sessions.len());
         note(NoteLevel::Info, None, text, out);
         self.counters.promotions += 1;
@@ -409,6 +412,28 @@ impl Shard {
             }
         }
         self.aim(now, name, out);
+    }
+
+    /// A slot has one cell. Its primary may have lost one, and have begun another one in the same group while this edge still has a copy of
+    /// the former: the newer one goes on if it has begun, and the others are dropped.
+    fn last_cell_of(
+        &mut self,
+        now: Now,
+        cells: Vec<SessionId>,
+        out: &mut Vec<ShardOutput>,
+    ) -> Vec<SessionId> {
+        let age = |id: &SessionId| {
+            let session = self.sessions.get(*id)?;
+            Some((session.owner.log_bytes().0 > 0, session.feed_lost_ns.unwrap_or(u64::MAX)))
+        };
+        let last = cells.iter().copied().max_by_key(age);
+        for id in cells.into_iter().filter(|id| Some(*id) != last) {
+            let reason = "its primary has begun the cell again";
+            self.with_owner(now, id, out, |owner, effects| {
+                owner.step_down(Code::Superseded, reason.to_string(), effects);
+            });
+        }
+        last.into_iter().collect()
     }
 
     /// The primary of a shared cell that this edge goes on with may be alive, and no end tells it: it is told that its backup is lost, and

@@ -33,6 +33,22 @@ pub(crate) struct Causes {
     pub(crate) backup_died: BTreeSet<(SessionId, usize)>,
 }
 
+impl Causes {
+    /// Whether no edge can go on with a session whose outputs wait for a backup. A move alone costs no session.
+    fn have_lost(&self, session: SessionId) -> bool {
+        let died = |(of, _): &&(SessionId, usize)| *of == session;
+        let mut backups = self.backup_died.iter().filter(died);
+        let both = backups.any(|at| self.owner_replaced.contains(&session) || self.owner_died.contains(at));
+        both || self.unbacked_died.contains(&session)
+    }
+
+    /// Whether this is so of any.
+    pub(crate) fn have_lost_any(&self) -> bool {
+        let mut died = self.owner_died.iter().chain(&self.backup_died);
+        !self.unbacked_died.is_empty() || died.any(|(session, _)| self.have_lost(*session))
+    }
+}
+
 impl World {
     /// Whether a session may end like this. `service` is known for a client's program; for other ends it is known once an edge
     /// has owned the session.
@@ -50,19 +66,11 @@ impl World {
         let is_in =
             |struck: &BTreeSet<SessionId>| session.map_or(!struck.is_empty(), |id| struck.contains(&id));
         let (refused, broke) = (is_in(&causes.server_refused), is_in(&causes.program_broke));
-        // A move alone costs no session.
-        let both = |id: SessionId| {
-            let died = |(of, _): &&(SessionId, usize)| *of == id;
-            let mut backups = causes.backup_died.iter().filter(died);
-            backups.any(|at| causes.owner_replaced.contains(&id) || causes.owner_died.contains(at))
-        };
         // A primary may have run alone by a claim that the store has lost.
         let forgotten =
             self.plan.has_epochs() && self.coordinator.as_ref().is_some_and(|store| store.has_lost());
-        let is_lost = |id: SessionId| causes.unbacked_died.contains(&id) || both(id);
-        let mut died = causes.owner_died.iter().chain(&causes.backup_died).map(|(id, _)| *id);
-        let hall_lost = in_hall && (!causes.unbacked_died.is_empty() || died.any(is_lost));
-        let unbacked = session.is_some_and(is_lost) || forgotten || hall_lost;
+        let hall_lost = in_hall && causes.have_lost_any();
+        let unbacked = session.is_some_and(|id| causes.have_lost(id)) || forgotten || hall_lost;
         let lost = bare && self.is_disturbed || unbacked;
         // A failure that happens once is retried, unless there is no state to retry with.
         let always = self.plan.poison.is_some_and(|poison| poison.always);
