@@ -77,6 +77,11 @@ pub(crate) fn judge(programs: &[Program], begins_again: bool, violations: &mut V
     }
 }
 
+/// How many clients of halls got the number of a former one.
+pub(crate) fn numbers_reused(programs: &[Program]) -> u64 {
+    hall::numbers_reused(programs.iter().filter(|program| program.service == Some(Service::Hall)))
+}
+
 /// Matches each server to the client whose cell it talked to, by their indices: the strongest evidence first, each program once.
 // By brute force: a seed has a handful of programs.
 fn pairs(received: &[Received<'_>]) -> BTreeMap<usize, usize> {

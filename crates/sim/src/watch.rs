@@ -17,6 +17,7 @@ mod abandoned;
 mod bounds;
 mod clocks;
 mod feeds;
+mod halls;
 mod rare;
 
 pub(crate) use feeds::Keeper;
@@ -31,6 +32,7 @@ use abandoned::Abandoned;
 use bounds::Bounds;
 use clocks::Clocks;
 use feeds::Feeds;
+use halls::Halls;
 use marram_session::cell::{CellId, CheckpointBase, Ran, RunOutcome};
 use marram_shard::api::WitnessMode;
 use marram_wire::{
@@ -167,6 +169,7 @@ pub struct Watch {
     feeds: Feeds,
     bounds: Bounds,
     clocks: Clocks,
+    halls: Halls,
     pub(crate) abandoned: Abandoned,
 }
 
@@ -252,7 +255,13 @@ impl Watch {
             }
             (PeerSide::Edge, Frame::Promise(promise)) => {
                 self.see(Moment::Promise, Some(position));
+                self.halls.asked(position, promise, &mut self.counts);
                 self.promise(wire, position, promise);
+            }
+            (PeerSide::Edge, Frame::Lead(lead)) => {
+                if let Some(bound) = self.channels.get(&(wire, lead.channel)) {
+                    self.halls.led(bound.session, &mut self.counts);
+                }
             }
             (PeerSide::Agent, Frame::Promised(promised)) => {
                 self.see(Moment::Promised, Some(position));
@@ -266,6 +275,7 @@ impl Watch {
                 self.choose(wire, chosen.channel);
                 if let Some(bound) = self.channels.get(&(wire, chosen.channel)) {
                     self.feeds.end_recalls(position, bound.session);
+                    self.halls.chosen(bound.session, &mut self.counts);
                     let attempt = (bound.session, bound.generation.unwrap_or(Generation::NONE));
                     let told = self.clocks.sent(now_ns, (wire, chosen.channel), attempt, chosen.session_ns);
                     // An agent that lies may say any time.

@@ -52,7 +52,7 @@ use crate::{
     program::{Act, Program},
     random::Random,
     trace::Trace,
-    watch::{Observation, Watch},
+    watch::{Observation, Rare, Watch},
 };
 use marram_session::{agent, recorder};
 use marram_shard::{
@@ -350,6 +350,7 @@ impl World {
             let has_lost = self.coordinator.as_ref().is_some_and(|store| store.has_lost());
             let begins_again = has_lost || !self.causes.killed.is_empty() || self.causes.have_lost_any();
             oracle::judge(&self.programs, begins_again, &mut self.violations);
+            self.watch.counts.add(Rare::NumberReused, oracle::numbers_reused(&self.programs));
         }
         let (hash, events) = (self.trace.hash(), self.trace.events());
         let compared = self.past.compared();

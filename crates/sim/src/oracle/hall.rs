@@ -226,6 +226,17 @@ fn judge_speakers(guests: &[Guest<'_>], history: &History, is_known: bool, viola
     }
 }
 
+/// How many clients got the number of a former one, as far as clients have seen it.
+pub(super) fn numbers_reused<'a>(programs: impl Iterator<Item = &'a Program>) -> u64 {
+    let mut joined: BTreeMap<(u64, u32), BTreeSet<u64>> = BTreeMap::new();
+    for record in programs.filter_map(|program| records(&program.received).ok()).flatten() {
+        if record.deed == Deed::Joined {
+            joined.entry((record.life, record.port)).or_default().insert(record.index);
+        }
+    }
+    joined.values().map(|indices| indices.len() as u64 - 1).sum()
+}
+
 /// Whether what a program wrote begins with this.
 fn wrote(program: &Program, stream: &Stream) -> bool {
     super::is_valid_prefix(stream, program)

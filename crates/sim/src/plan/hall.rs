@@ -34,6 +34,8 @@ pub(super) fn prepare(plan: &mut Plan) {
         script: guest(random),
     };
     plan.visits = (0..count).map(visit).collect();
+    // The agents of servers have nothing to lose.
+    plan.first.kind = plan.first.kind.on(random.index(plan.clients));
     let like = &plan.apps[Service::Alone as usize];
     let app = App {
         name: Service::Hall.name().into(),

@@ -240,12 +240,30 @@ pub enum Rare {
     LearnedEdgeOwned,
     /// An agent found another edge than it had been told of.
     EdgeNotAsTold,
+    /// A client of a hall was led to another edge.
+    HallLed,
+    /// As above, twice before an edge asked it for its promise.
+    HallLedTwice,
+    /// A client of a hall was told that an edge goes on, not for the first time.
+    PortResumed,
+    /// An edge asked a client of a hall while another edge had asked it and not told it more.
+    PortAskedByBoth,
+    /// A client of a hall had promised, and was asked again as one that nothing knows.
+    JoinLost,
+    /// The backup of a hall was promoted.
+    HallPromoted,
+    /// An edge that took a hall's slot found that another one had it.
+    SlotRaceLost,
+    /// An edge that took a hall's slot got no answer.
+    SlotAnswerLost,
+    /// A hall gave the number of a client that had left to the next one.
+    NumberReused,
 }
 
 impl Rare {
     /// All rare states, in order. A state that is missing here has no place in `Counts`, and
     /// counting it would panic.
-    pub const ALL: [Self; 116] = [
+    pub const ALL: [Self; 125] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -362,6 +380,15 @@ impl Rare {
         Self::EdgeLearned,
         Self::LearnedEdgeOwned,
         Self::EdgeNotAsTold,
+        Self::HallLed,
+        Self::HallLedTwice,
+        Self::PortResumed,
+        Self::PortAskedByBoth,
+        Self::JoinLost,
+        Self::HallPromoted,
+        Self::SlotRaceLost,
+        Self::SlotAnswerLost,
+        Self::NumberReused,
     ];
 }
 

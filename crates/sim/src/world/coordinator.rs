@@ -559,6 +559,9 @@ impl World {
             }
             Some(QueryPurpose::Slot(shard, query)) => {
                 let answer = SlotAnswer::of(query, answer);
+                let takes = answer.take.is_some();
+                self.watch.count_if(Rare::SlotRaceLost, takes && !answer.won && answer.held.is_some());
+                self.watch.count_if(Rare::SlotAnswerLost, takes && answer.away.is_some());
                 self.give_control(edge, control::ControlInput::SlotAnswer { shard, answer });
             }
             Some(QueryPurpose::Claim(claim)) => self.claimed(claim, answer),

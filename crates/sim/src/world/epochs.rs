@@ -79,6 +79,10 @@ impl World {
             (Rare::TakenBack, "goes on here, though it was handed over"),
         ] {
             self.watch.count_if(rare, text.contains(said));
+            self.watch.count_if(
+                Rare::HallPromoted,
+                rare == Rare::Promoted && self.plan.has_hall() && text.contains(said),
+            );
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::owner::{
 use bytes::Bytes;
 use marram_session::{
     bug,
-    cell::CellId,
+    cell::{CellId, Ran},
     end::{End, EndEffect},
     owner::{
         Attempt, BackupForm, EpochRelease, Feed, KeeperId, Now, Owner, OwnerEffect, OwnerPhase, OwnerPolicy,
@@ -66,6 +66,8 @@ pub(crate) struct Edge {
     /// Whether the answers of the executor wait that say that a checkpoint is sealed, or a cell restored; and those that do.
     pub(crate) holds_seals: bool,
     pub(crate) holds_restores: bool,
+    /// Whether a handler runs until then, too.
+    pub(crate) holds_runs: bool,
     pub(crate) held: VecDeque<Answer>,
     /// Why the cell is over, if a test allows that.
     pub(crate) over: Option<(Code, String)>,
@@ -76,6 +78,7 @@ pub(crate) struct Edge {
 pub(crate) enum Answer {
     Sealed(CellId, u32),
     Restored(CellId, Box<Header>),
+    Ran(Ran),
 }
 
 impl Edge {
@@ -96,6 +99,7 @@ impl Edge {
             takes_over,
             holds_seals: false,
             holds_restores: false,
+            holds_runs: false,
             held: VecDeque::new(),
             over: None,
             may_end: false,
@@ -218,7 +222,11 @@ impl Hall {
             }
             OwnerEffect::Run(run) => {
                 let ran = self.edge.cell.run(&run);
-                self.edge.owner.ran(now, ran, out);
+                if self.edge.holds_runs {
+                    self.edge.held.push_back(Answer::Ran(ran));
+                } else {
+                    self.edge.owner.ran(now, ran, out);
+                }
             }
             OwnerEffect::Prepare(cell, _) => self.edge.owner.prepared(cell, out),
             OwnerEffect::Copy(..) => self.edge.copied = self.edge.cell.clone(),
@@ -274,13 +282,14 @@ impl Hall {
                 let bytes = Bytes::copy_from_slice(&number.to_le_bytes());
                 self.edge.owner.checkpointed(self.now, cell, number, Ok(bytes), out);
             }
+            Answer::Ran(ran) => self.edge.owner.ran(self.now, ran, out),
             Answer::Restored(cell, header) => self.edge.owner.restored(self.now, cell, Ok(header), out),
         }
     }
 
     /// The executor gives the answers that waited.
     pub(crate) fn answers(&mut self) {
-        (self.edge.holds_seals, self.edge.holds_restores) = (false, false);
+        (self.edge.holds_seals, self.edge.holds_restores, self.edge.holds_runs) = (false, false, false);
         while let Some(answer) = self.edge.held.pop_front() {
             let mut out = Vec::new();
             self.answer(answer, &mut out);
@@ -476,6 +485,16 @@ impl Hall {
         self.stores();
         if let Some(number) = self.ends_epoch() {
             self.confirmed(number);
+        }
+    }
+
+    /// Confirms until nothing is new, but never this epoch.
+    pub(crate) fn settles_but(&mut self, late: u64) {
+        for _ in 0..5 {
+            self.stores();
+            if let Some(number) = self.ends_epoch() {
+                assert!(number > late);
+            }
         }
     }
 

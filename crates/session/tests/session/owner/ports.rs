@@ -2,7 +2,10 @@
 
 use crate::owner::hall::Hall;
 use marram_session::owner::{BackupForm, Feed};
-use marram_wire::frame::{Code, Frame};
+use marram_wire::{
+    frame::{Code, Frame},
+    id::Port,
+};
 
 #[test]
 fn a_client_hears_nothing_before_the_backup_has_it() {
@@ -325,4 +328,77 @@ fn the_time_goes_on_at_a_backup_that_came_late() {
     hall.promotes(fed);
     hall.asks_all();
     assert_eq!(hall.clients[ann].told_ns, told_ns + HOUR.cast_signed());
+}
+
+#[test]
+fn a_client_that_comes_back_while_it_joins_joins_once() {
+    for leaves in [false, true] {
+        let mut hall = Hall::new();
+        let bob = hall.joins("b");
+        hall.settles();
+        hall.edge.holds_runs = true;
+        let ann = hall.joins("a");
+        hall.breaks(ann);
+        if !leaves {
+            hall.asks_owner(ann);
+        }
+        hall.answers();
+        hall.settles();
+        if leaves {
+            hall.clients[ann].ended = Some(Code::Lost);
+            hall.passes(2_000_000_000);
+            hall.settles();
+            assert_eq!(hall.port(ann), None, "it joined, and did not come back");
+            continue;
+        }
+        assert_eq!(hall.heard(ann), ["3 2 joins", "4 2: a"]);
+        assert_eq!(hall.heard(bob)[2..], ["3 2 joins", "4 2: a"]);
+    }
+}
+
+#[test]
+fn a_client_that_was_done_is_not_lost_if_it_asks_again_before_it_left() {
+    let mut hall = Hall::new();
+    let (two, one) = (hall.joins("b"), hall.joins("a"));
+    hall.settles();
+    hall.slow = Some(one);
+    hall.closes(one);
+    while !hall.is_finished_next() {
+        hall.settles();
+        assert!(hall.one_arrives() || hall.is_finished_next(), "its end is asked whether it has everything");
+    }
+    hall.slow = None;
+    // A handler runs, so the log does not say yet that it left; and its end does not hear that it is done.
+    hall.edge.holds_runs = true;
+    hall.says(two, "busy");
+    hall.clients[one].is_deaf = true;
+    assert!(hall.one_arrives());
+    hall.clients[one].is_deaf = false;
+    hall.asks_owner(one);
+    hall.answers();
+    hall.settles();
+    assert_eq!((hall.clients[one].ended, hall.port(one)), (Some(Code::Finished), None));
+}
+
+#[test]
+fn an_epoch_of_a_former_client_is_none_of_the_next_one_with_its_number() {
+    let mut hall = Hall::alone(BackupForm::Pages);
+    hall.gets_backup(Feed::WarmBackup);
+    let (_, two) = (hall.joins("a"), hall.joins("b"));
+    let gone = 0;
+    for word in ["c", "d", "e", "f", "g", "h"] {
+        hall.says(two, word);
+    }
+    hall.settles();
+    hall.says(two, "i");
+    let number = hall.ends_epoch().expect("something is new");
+    hall.closes(gone);
+    hall.settles_but(number);
+    assert_eq!(hall.port(gone), None);
+    let next = hall.joins("j");
+    hall.settles_but(number);
+    assert_eq!(hall.port(next), Some(Port(0)), "the number is free");
+    hall.confirmed(number);
+    hall.settles();
+    assert!(hall.heard(next).last().is_some_and(|line| line.ends_with(": j")));
 }
