@@ -221,15 +221,12 @@ impl Edges {
         let begins = session.to_ascii_lowercase();
         let (answers, away) = self.listed("/v1/sessions")?;
         let rows = answers.iter().filter_map(|answer| answer["sessions"].as_array()).flatten();
-        let with_clients = |row: &'_ Value| {
-            let clients = row["clients_listed"].as_array().into_iter().flatten();
-            core::iter::once(row)
-                .chain(clients)
-                .filter_map(|row| row["session"].as_str().map(str::to_owned))
-                .collect::<Vec<_>>()
-        };
-        let ids = rows.flat_map(with_clients);
-        let mut found: BTreeSet<String> = ids.filter(|id| id.starts_with(&begins)).collect();
+        let with_clients = rows.flat_map(|row| {
+            std::iter::once(row).chain(row["clients_listed"].as_array().into_iter().flatten())
+        });
+        let ids = with_clients.filter_map(|row| row["session"].as_str());
+        let mut found: BTreeSet<String> =
+            ids.filter(|id| id.starts_with(&begins)).map(str::to_owned).collect();
         let count = found.len();
         match found.pop_first() {
             Some(id) if count == 1 => Ok(id),

@@ -148,7 +148,7 @@ pub(super) fn finish(guests: Vec<Guest>) {
             Deed::Joined => {
                 let seed = joined[&record.index];
                 let before = here.insert(record.port, (record.speaker, Vec::new(), words(seed)));
-                assert!(before.is_none(), "{record:?}: somebody is at that port");
+                assert!(before.is_none(), "{record:?}: another guest is at that port");
             }
             Deed::Spoke | Deed::Left => {
                 let (stream, rest, words) = here.get_mut(&record.port).expect("it has joined");
