@@ -84,6 +84,8 @@ pub enum OwnerEffect {
     /// Ask the end of the shared cell's client with this session for its promise, if it can be reached, under a generation that is newer than
     /// this count.
     AskPort(SessionId, u64),
+    /// The shared cell's client with this session has stopped the cell, for this reason, and is expelled. The cell goes on.
+    Expelled(SessionId, String),
     /// The owner no longer has the session. The next request for the session opens a new generation.
     Done(Code, String),
 }

@@ -46,6 +46,8 @@ impl Owner {
         // Its close handler would be stopped again.
         let quietly = quietly || running.message.as_ref().is_some_and(|message| message.close);
         trace!(self.context(), "expels the client at port {}, which has stopped the cell: {reason}", port.0);
+        let client = self.client_of(port);
+        out.extend(client.map(|(client, _)| OwnerEffect::Expelled(client, reason.clone())));
         self.tell_ended(port, Code::Guest, &reason, out);
         self.ends.undo_entry(self.epochs.last(), port, running.message.as_ref());
         self.expel(port, quietly, out);

@@ -7,8 +7,8 @@ use super::{
     roles, shared,
     state::wires::Bound,
 };
-use crate::api::{App, Now, Protect, ShardOutput, ShardWireId};
-use alloc::{string::ToString, vec::Vec};
+use crate::api::{App, FromShard, Note, NoteLevel, Now, Protect, ShardOutput, ShardWireId};
+use alloc::{format, string::ToString, vec::Vec};
 use marram_session::owner::{EpochRelease, PortAttempt};
 use marram_wire::{
     frame::{Channel, Code, Hello},
@@ -202,6 +202,15 @@ impl Shard {
             owner.end_client(now, port, (code, reason), effects);
         });
         true
+    }
+
+    /// A client has stopped its cell, and is expelled. The cell is rebuilt, which costs all clients time.
+    pub(super) fn client_expelled(&mut self, client: SessionId, reason: &str, out: &mut Vec<ShardOutput>) {
+        self.counters.clients_expelled += 1;
+        let text =
+            format!("the client has stopped its shared cell, and is expelled; the others go on: {reason}");
+        let (level, session) = (NoteLevel::Warning, Some(client));
+        out.push(ShardOutput::Control(FromShard::Note(Note { level, session, guest: true, text })));
     }
 
     /// Clients of a cell came or went: each counts as a session of its app.

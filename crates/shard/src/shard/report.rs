@@ -61,6 +61,7 @@ pub(super) struct Counters {
     pub(super) epoch_log_bytes: u64,
     pub(super) promotions: u64,
     pub(super) cells_lost: u64,
+    pub(super) clients_expelled: u64,
 }
 
 /// How long epochs of this shard's groups have waited for their confirmations.
@@ -263,6 +264,7 @@ impl Shard {
             count("epoch_log_bytes_total", self.counters.epoch_log_bytes),
             count("promotions_total", self.counters.promotions),
             count("cells_lost_total", self.counters.cells_lost),
+            count("clients_expelled_total", self.counters.clients_expelled),
         ];
         counters.into_iter()
     }

@@ -213,6 +213,9 @@ fn a_stop_ends_the_client_whose_message_it_was_and_no_other() {
         world.says(clients[1], "poison");
         world.runs(LONG_MS);
         assert_eq!(world.ended(clients[1]), Some(Code::Guest));
+        let told =
+            world.notes.iter().filter(|note| note.contains("expelled") && note.contains("unreachable"));
+        assert_eq!(told.count(), 1);
         world.says(clients[0], "on");
         world.runs(100);
         assert!(heard(&world, clients[2], "on"));
