@@ -3,19 +3,21 @@
 
 use super::{
     Owner, OwnerPhase,
+    client_port::PortPhase,
     end_state::{EndState, Message},
+    ends::Ends,
     phase::Phase,
     protection::Protection,
 };
 use crate::invariant::{BrokenInvariant, holds};
 use alloc::collections::VecDeque;
-use marram_wire::limits::charge;
+use marram_wire::{id::Port, limits::charge};
 
 /// Queues of more messages are not summed: an edge that has a long one to replay would never come to its end.
 const SUMMED_MAX: usize = 1_024;
 
 impl Owner {
-    /// Checks I15, I19, I23, I28 to I30, I35, I37, I38, I42 and I49 of docs/protocol.md, as far as they relate fields of this
+    /// Checks I15, I19, I23, I28 to I30, I35, I37, I38, I42, I49 and I52 of docs/protocol.md, as far as they relate fields of this
     /// owner.
     ///
     /// # Errors
@@ -37,6 +39,7 @@ impl Owner {
             holds!("I23", !linked || side.next == side.fed_end());
             holds!("I49", side.kept_from.is_none() || self.about.is_protected_for_now());
         }
+        self.ends.client_invariants()?;
         if let Phase::Promising(opening) = &self.phase {
             opening.invariants(&self.ends)?;
         }
@@ -70,6 +73,22 @@ impl EndState {
         holds!("I30", self.sent > SUMMED_MAX || self.unsent_charge + sent == self.outbox_charge);
         holds!("I15", stands_by || self.logged <= self.produced);
         holds!("I15", stands_by || self.acknowledged() + self.sent as u64 <= self.logged);
+        Ok(())
+    }
+}
+
+impl Ends {
+    /// I52 of docs/protocol.md.
+    fn client_invariants(&self) -> Result<(), BrokenInvariant> {
+        let Some(list) = &self.ports else { return Ok(()) };
+        holds!("I52", self.iter().map(|side| side.port).is_sorted_by(|one, next| one < next));
+        holds!("I52", list.entering.iter().all(|side| self.index(side.port).is_none()));
+        for side in self.iter().chain(&list.entering) {
+            let Some(client) = &side.client else { continue };
+            holds!("I52", side.port != Port::SERVER);
+            holds!("I52", side.channel.is_none() || client.phase == PortPhase::Linked);
+            holds!("I52", client.client.generation <= client.asked);
+        }
         Ok(())
     }
 }
