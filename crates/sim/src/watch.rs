@@ -36,7 +36,7 @@ use halls::Halls;
 use marram_session::cell::{CellId, CheckpointBase, Ran, RunOutcome};
 use marram_shard::api::WitnessMode;
 use marram_wire::{
-    frame::{Code, Frame, Hello, Keeps, Live, Promise, Promised, Sender},
+    frame::{Chosen, Code, Frame, Hello, Keeps, Live, Promise, Promised, Sender},
     header::Header,
     id::{Generation, SessionId},
 };
@@ -272,17 +272,7 @@ impl Watch {
             }
             (PeerSide::Edge, Frame::Chosen(chosen)) => {
                 self.see(Moment::Chosen, Some(position));
-                self.choose(wire, chosen.channel);
-                if let Some(bound) = self.channels.get(&(wire, chosen.channel)) {
-                    self.feeds.end_recalls(position, bound.session);
-                    self.halls.chosen(bound.session, &mut self.counts);
-                    let attempt = (bound.session, bound.generation.unwrap_or(Generation::NONE));
-                    let told = self.clocks.sent(now_ns, (wire, chosen.channel), attempt, chosen.session_ns);
-                    // An agent that lies may say any time.
-                    self.bounds.broken =
-                        told.err().filter(|_| self.bounds.ignored.is_empty()).or(self.bounds.broken.take());
-                }
-                self.judge_witness(wire, chosen.channel, chosen.log_offset + chosen.log.len() as u64);
+                self.chosen_told(now_ns, wire, position, chosen);
             }
             (PeerSide::Agent, Frame::Stored(stored)) if stored.complete.is_some() => {
                 self.see(Moment::Stored, Some(position))
@@ -322,6 +312,21 @@ impl Watch {
         self.bounds.sent(wire, side, frame);
         self.counts.add(Rare::WindowFull, std::mem::take(&mut self.bounds.full));
         self.counts.add(Rare::CheckpointEarly, std::mem::take(&mut self.bounds.early));
+    }
+
+    /// An edge tells an end that it goes on.
+    fn chosen_told(&mut self, now_ns: u64, wire: usize, position: ShardPosition, chosen: &Chosen) {
+        self.choose(wire, chosen.channel);
+        if let Some(bound) = self.channels.get(&(wire, chosen.channel)) {
+            self.feeds.end_recalls(position, bound.session);
+            self.halls.chosen(bound.session, &mut self.counts);
+            let attempt = (bound.session, bound.generation.unwrap_or(Generation::NONE));
+            let told = self.clocks.sent(now_ns, (wire, chosen.channel), attempt, chosen.session_ns);
+            // An agent that lies may say any time.
+            self.bounds.broken =
+                told.err().filter(|_| self.bounds.ignored.is_empty()).or(self.bounds.broken.take());
+        }
+        self.judge_witness(wire, chosen.channel, chosen.log_offset + chosen.log.len() as u64);
     }
 
     /// An end accepts the generation of a channel. Each must be later than the one before. The end may accept its owner's cell as

@@ -14,6 +14,7 @@ mod moves;
 mod peers;
 mod plans;
 mod policies;
+mod promotion;
 mod recalls;
 mod record;
 mod refused;

@@ -1,0 +1,78 @@
+//! A backup goes on: the sessions of a group whose claim this edge has won are owned here.
+
+use super::{Shard, report::note};
+use crate::{
+    api::{NoteLevel, Now, ShardOutput},
+    coordinator::contents::Claimed,
+};
+use alloc::{format, string::ToString, vec::Vec};
+use marram_wire::{
+    frame::{Code, GroupId, Reject},
+    id::SessionId,
+};
+
+impl Shard {
+    /// This edge was the backup of a group, and has claimed it: its sessions are owned here from now on, without a backup.
+    pub(super) fn promote(&mut self, now: Now, name: GroupId, claimed: Claimed, out: &mut Vec<ShardOutput>) {
+        let primary = self.backups.get(name).map_or_else(Default::default, |group| group.primary.clone());
+        let mut sessions = self.backups.end(name);
+        let is_slot = sessions.iter().any(|id| self.is_shared_cell(*id));
+        if is_slot {
+            sessions = self.last_cell_of(now, sessions, out);
+        }
+        let kind = sessions.iter().find_map(|id| self.group_kind_of(self.sessions.get(*id)?));
+        let Some(kind) = kind else { return };
+        let text = format!("takes {} sessions over from `{primary}`, whose backup it was", sessions.len());
+        note(NoteLevel::Info, None, text, out);
+        self.counters.promotions += 1;
+        self.groups.promoted(name, (kind, primary), claimed, now.mono_ns);
+        if let Some(group) = self.groups.get_mut(name) {
+            group.is_slot = is_slot;
+            group.retell(now.mono_ns);
+        }
+        for id in sessions {
+            self.groups.join(name, id, now.mono_ns);
+            self.tell_group(now, id, name, out);
+            if is_slot {
+                self.refuse_feed(now, id, out);
+                self.slot_promoted(now, id, name, out);
+            } else {
+                self.with_owner(now, id, out, |owner, effects| owner.promote(now, effects));
+            }
+        }
+        self.aim(now, name, out);
+    }
+
+    /// A slot has one cell. Its primary may have lost one, and have begun another one in the same group while this edge still has a copy of
+    /// the former: the newer one goes on if it has begun, and the others are dropped.
+    fn last_cell_of(
+        &mut self,
+        now: Now,
+        cells: Vec<SessionId>,
+        out: &mut Vec<ShardOutput>,
+    ) -> Vec<SessionId> {
+        let age = |id: &SessionId| {
+            let session = self.sessions.get(*id)?;
+            Some((session.owner.log_bytes().0 > 0, session.feed_lost_ns.unwrap_or(u64::MAX)))
+        };
+        let last = cells.iter().copied().max_by_key(age);
+        for id in cells.into_iter().filter(|id| Some(*id) != last) {
+            let reason = "its primary has begun the cell again";
+            self.with_owner(now, id, out, |owner, effects| {
+                owner.step_down(Code::Superseded, reason.to_string(), effects);
+            });
+        }
+        last.into_iter().collect()
+    }
+
+    /// The primary of a shared cell that this edge goes on with may be alive, and no end tells it: it is told that its backup is lost, and
+    /// learns the rest from its own claim.
+    fn refuse_feed(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        let Some((wire, channel)) = session.feeder.take() else { return };
+        session.feed_lost_ns = Some(now.mono_ns);
+        let reason = "this edge goes on with the cell".to_string();
+        out.push(ShardOutput::Send { wire, frame: Reject { channel, code: Code::Waiting, reason }.into() });
+        self.with_owner(now, id, out, |owner, effects| owner.feed_lost(effects));
+    }
+}
