@@ -28,7 +28,7 @@ pub mod environment;
 mod hints;
 mod keys;
 pub mod manifest;
-mod policies;
+pub mod policies;
 pub mod recorder;
 pub mod routes;
 mod shared;

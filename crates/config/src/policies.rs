@@ -13,11 +13,11 @@ use std::ops::Range;
 use toml::Spanned;
 
 /// The most policies of an edge: each session that begins is compared with them.
-const POLICIES_MAX: usize = 64;
+pub const POLICIES_MAX: usize = 64;
 /// The most edges that a policy names.
-const TARGETS_MAX: usize = 16;
+pub const TARGETS_MAX: usize = 16;
 /// The most groups of a policy: each costs a frame to the backup and back for each epoch.
-const GROUPS_MAX: u32 = 256;
+pub const GROUPS_MAX: u32 = 256;
 
 /// A policy as written. All conditions that are there must hold.
 #[derive(Deserialize)]

@@ -8,10 +8,12 @@ use marram_admin;
 use marram_agent::{self as agent, websocket};
 use marram_config;
 use marram_config::manifest::{CACHE_BYTES, CACHE_BYTES_MAX};
+use marram_config::policies;
 use marram_config::units::Size;
 use marram_node::{coordinator, edge, logging, recorder};
 use marram_sandbox::limits as sandbox;
 use marram_session::{agent::routes, owner, recorder as session};
+use marram_shard::api::CLIENTS_LISTED;
 use marram_shard::{cache, control, coordinator as store, ring, shard};
 use marram_wire::{limits as wire, recording::RECORDING_SIZE_MAX};
 use std::fmt::Write;
@@ -267,7 +269,7 @@ fn on_an_edge() -> Vec<Row> {
     rows
 }
 
-fn of_backups() -> [Row; 3] {
+fn of_backups() -> [Row; 6] {
     [
         (
             "copies at former owners that a shard reports as not needed until they certainly know",
@@ -284,6 +286,9 @@ fn of_backups() -> [Row; 3] {
             "a page that was not written for the longest time is sent whole the next time",
         ),
         ("the same, of all cells", size(sandbox::VERSIONS_BYTES_MAX), "as above"),
+        ("policies of an edge", policies::POLICIES_MAX.to_string(), "refused"),
+        ("edges that a policy names", policies::TARGETS_MAX.to_string(), "refused"),
+        ("groups over which a policy spreads sessions", policies::GROUPS_MAX.to_string(), "refused"),
     ]
 }
 
@@ -608,6 +613,11 @@ fn for_operators() -> Vec<Row> {
             "the same where it compiles or records, if it is reachable at all",
             time(super::operate::LONG),
             "as above",
+        ),
+        (
+            "clients of a shared cell that a listing names",
+            CLIENTS_LISTED.to_string(),
+            "it has their number; the cell's other clients are not listed",
         ),
         ("connections to the admin API", marram_admin::CONNECTIONS_MAX.to_string(), "further ones wait"),
         ("operators that follow a log", marram_admin::FOLLOWERS_MAX.to_string(), "further ones are refused"),
