@@ -54,7 +54,7 @@ fn verdict(code: Option<i32>) -> Result<&'static str> {
 }
 
 /// The benchmarks, each with the programs that it is compared with or needs.
-const BENCHES: [(&str, &[setup::Program]); 21] = [
+const BENCHES: [(&str, &[setup::Program]); 22] = [
     ("forward", setup::HAPROXY),
     ("recover", &[]),
     ("standby", &[]),
@@ -73,6 +73,7 @@ const BENCHES: [(&str, &[setup::Program]); 21] = [
     ("tls", setup::HAPROXY),
     ("apps", setup::APPS),
     ("epoch", &[]),
+    ("many", &[]),
     ("groups", &[]),
     ("takeover", &[]),
     ("log_or_pages", &[]),

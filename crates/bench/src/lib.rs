@@ -32,6 +32,7 @@ mod large;
 mod load;
 mod log_or_pages;
 mod machine;
+mod many;
 mod mass;
 mod memcached;
 mod memory;
@@ -164,6 +165,8 @@ enum BenchName {
     Tls,
     /// What it costs to hold outputs until another edge has what produced them, at several numbers of epochs a second.
     Epoch,
+    /// What one cell with many clients delivers to them, with a backup and without.
+    Many,
     /// How flows whose policies replicate them at different intervals affect one another, and what many groups cost.
     Groups,
     /// How long flows wait when the edge that runs them is lost, and two others are their backups.
@@ -186,7 +189,7 @@ struct BenchOptions {
     /// Measure little: checks that the benchmark works; the figures mean nothing.
     #[arg(long)]
     pub quick: bool,
-    /// Of `apps`, `classify`, `crowd`, `density`, `epoch`, `faults`, `forward`, `groups`, `large`, `log_or_pages`, `middlebox`, `move`, `recover`, `standby`, `start`, `takeover` and `tls`, only the
+    /// Of `apps`, `classify`, `crowd`, `density`, `epoch`, `faults`, `forward`, `groups`, `large`, `log_or_pages`, `many`, `middlebox`, `move`, `recover`, `standby`, `start`, `takeover` and `tls`, only the
     /// parts whose name contains this, as compress, c500, n300, sigkill.mid-message, throughput, state_10mib, drain_1000, ping or encrypted.
     #[arg(long, value_name = "PART")]
     pub only: Option<String>,
@@ -265,6 +268,7 @@ fn run(options: &BenchOptions) -> Result<(), Failure> {
         BenchName::Tls => tls::run(&plan)?,
         BenchName::Apps => apps::run(&plan)?,
         BenchName::Epoch => epoch::run(&plan)?,
+        BenchName::Many => many::run(&plan)?,
         BenchName::Groups => groups::run(&plan)?,
         BenchName::Takeover => takeover::run(&plan)?,
         BenchName::LogOrPages => log_or_pages::run(&plan)?,

@@ -1,0 +1,162 @@
+//! `marram bench many`: one cell with many clients, to all of which it sends what one of them says; with a backup, and without any protection.
+//!
+//! ```text
+//! client ──message──▶ agent ──▶ edge A: the cell `hub` ──▶ agent ──▶ all N clients          each delivery counts
+//!                                  └── every = "1ms" ──▶ edge B (backup)                     where the app has one
+//! blocks:  c1 none, c1 epoch, c10 none, ... | c1 epoch, c1 none, ... | ...                   the rest is idle
+//! ```
+//! A closed loop: a few clients speak, and each of them speaks again when it has its own message back.
+
+mod crowd;
+
+use crate::epoch::scene::{figures, run_first, wait_until};
+use crate::report::Report;
+use crate::stats;
+use crate::{Plan, progress, standby};
+use anyhow::Context;
+use crowd::{Crowd, Heard};
+use hyper::Method;
+use marram_admin::client::ApiClient;
+use marram_cluster::{AgentSide, TestCluster, TestStore, free_address};
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Clients of one cell.
+const CLIENTS: [usize; 4] = [1, 10, 100, 1_000];
+/// Of these so many speak at most: enough that the edge is busy all the time.
+const SPEAKERS: usize = 8;
+
+/// How an app is protected.
+#[derive(Clone, Copy)]
+struct Mode {
+    name: &'static str,
+    /// Fields of its manifest.
+    fields: &'static str,
+}
+
+/// The first is the baseline of the other.
+const MODES: [Mode; 2] = [
+    Mode { name: "none", fields: "protect = \"none\"\n" },
+    Mode { name: "epoch", fields: "protect = \"epoch\"\n[epoch]\nevery = \"1ms\"\n" },
+];
+
+/// How much is measured.
+struct Amount {
+    rounds: usize,
+    block: Duration,
+}
+
+/// Runs the benchmark.
+pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
+    let amount = if plan.quick {
+        Amount { rounds: 1, block: Duration::from_millis(300) }
+    } else {
+        Amount { rounds: 7, block: Duration::from_millis(1_500) }
+    };
+    let mut report = Report::new("many");
+    let counts: Vec<usize> = CLIENTS.into_iter().filter(|count| plan.wants(&format!("c{count}"))).collect();
+    let mut scene = Scene::start(plan, &counts)?;
+    if !run_first(&mut scene.cluster) {
+        report.note("WARNING: real-time priority is not allowed here: waits for a core are a part of the figures, and epochs end late");
+    }
+    for (at, count) in counts.iter().enumerate() {
+        measure(&mut scene, at, *count, &amount, &mut report)?;
+    }
+    for crowd in scene.crowds.iter().flatten() {
+        report.add_lost(crowd.lost, crowd.repeated);
+    }
+    report.baseline("none", "the same cell, agents and edges in the same run, with protect = \"none\"");
+    report.note(
+        "cN: N clients of one cell, which sends 64 B of one client to all; 8 of them speak, or all if they are fewer, each when it has its own message \
+         back. A delivery is one message at one client; p99 is from when it was sent to its arrival, of all deliveries",
+    );
+    report.note("clients, agents and both edges share the machine's cores; all clients are on one thread");
+    Ok(report)
+}
+
+/// Both modes with so many clients, in rounds.
+fn measure(
+    scene: &mut Scene,
+    at: usize,
+    count: usize,
+    amount: &Amount,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let mut per_s: [Vec<f64>; 2] = Default::default();
+    let mut p99_ms: [Vec<f64>; 2] = Default::default();
+    for round in 0..amount.rounds {
+        progress(&format!("many: {count} clients, round {} of {}", round + 1, amount.rounds));
+        for index in 0..MODES.len() {
+            let mode = (round + index) % MODES.len();
+            let Heard { per_s: deliveries_per_s, waits_ms } = scene.crowds[at][mode]
+                .speak(amount.block, SPEAKERS)
+                .with_context(|| scene.cluster.logs.tail(20))?;
+            per_s[mode].push(deliveries_per_s);
+            p99_ms[mode].push(stats::percentile(&waits_ms, 99.0));
+        }
+    }
+    for (mode, name) in MODES.iter().map(|mode| mode.name).enumerate() {
+        // The keys of the unprotected app have no prefix.
+        let prefix = if mode == 0 { String::new() } else { format!("{name}_") };
+        report.metric(&format!("c{count}.{prefix}deliveries_per_s"), stats::median(&per_s[mode]));
+        report.metric(&format!("c{count}.{prefix}p99_ms"), stats::median(&p99_ms[mode]));
+    }
+    let ratios: Vec<f64> = per_s[1].iter().zip(&per_s[0]).map(|(epoch, none)| epoch / none).collect();
+    report.metric(&format!("c{count}.epoch_throughput_ratio"), stats::median(&ratios));
+    Ok(())
+}
+
+/// The processes, and the clients of each app: by number, then by mode.
+struct Scene {
+    crowds: Vec<[Crowd; 2]>,
+    cluster: TestCluster,
+    _store: TestStore,
+}
+
+impl Scene {
+    fn start(plan: &Plan, counts: &[usize]) -> anyhow::Result<Self> {
+        let apps: Vec<(String, Mode)> = counts
+            .iter()
+            .flat_map(|count| MODES.map(|mode| (format!("{}-{count}", mode.name), mode)))
+            .collect();
+        let mut cluster = TestCluster::new(plan.layout("bench-many", 2, ""), |place| {
+            let manifest = |(name, mode): &(String, Mode)| {
+                plan.cells.manifest(place, name, "hub", &format!("cell = \"shared\"\n{}", mode.fields))
+            };
+            apps.iter().map(manifest).collect()
+        })?;
+        let store = TestStore::start(&plan.program, &cluster.logs)?;
+        let extra = format!("{}\n{}", standby::stand_by(&cluster), store.field());
+        cluster.start_edge(0, &extra)?;
+        let edge = [cluster.edges[0].address()];
+        let mut tables = String::from("learn = false\n");
+        let listens = apps.iter().map(|_| free_address()).collect::<anyhow::Result<Vec<SocketAddr>>>()?;
+        for ((name, _), address) in apps.iter().zip(&listens) {
+            writeln!(tables, "[[listen]]\naddress = \"{address}\"\napp = \"{name}\"")?;
+        }
+        cluster.start_agent_with(AgentSide::Client, &edge, &tables)?;
+        cluster.start_edge(1, &extra)?;
+        let owner = cluster.edges[0].client()?;
+        wait_until(|| Ok(figures(&owner, ["other_edges"])? == [1]), "the edges do not reach each other")?;
+        let mut crowds = Vec::new();
+        for (count, listens) in counts.iter().zip(listens.as_chunks::<2>().0) {
+            progress(&format!("many: {count} clients join"));
+            let crowd =
+                |address: SocketAddr| Crowd::join(address, *count).with_context(|| cluster.logs.tail(20));
+            crowds.push([crowd(listens[0])?, crowd(listens[1])?]);
+        }
+        wait_for_backups(&owner, counts.len())?;
+        Ok(Self { crowds, cluster, _store: store })
+    }
+}
+
+/// Waits until so many cells have a backup that a claim names: outputs of one that has none would not wait.
+fn wait_for_backups(owner: &ApiClient, count: usize) -> anyhow::Result<()> {
+    let backed = || {
+        let list = owner.json(Method::GET, "/v1/sessions")?;
+        let rows = list["sessions"].as_array().into_iter().flatten();
+        Ok(rows.filter(|row| row["backup"] == "backed").count() == count)
+    };
+    wait_until(backed, "not every cell has a backup")
+}
