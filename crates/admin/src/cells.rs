@@ -10,15 +10,12 @@ use super::state::AdminState;
 use hyper::StatusCode;
 use marram_http::Refusal;
 use marram_node::coordinator::Coordinator;
-use marram_shard::api::{App, Protect};
+use marram_shard::api::App;
 use marram_shard::control::{ControlAnswer, ControlRequest};
 use marram_shard::coordinator::contents::{Claimed, Subject};
 use marram_shard::coordinator::{Ask, AskAnswer, SlotHeld, SlotName};
 use marram_wire::id::Generation;
 use serde_json::{Value, json};
-
-/// The only slot of an app.
-const SLOT: u32 = 0;
 
 /// What may be done with the cell of a slot that is to be given up.
 #[derive(Debug, PartialEq, Eq)]
@@ -74,7 +71,7 @@ fn apps(state: &AdminState) -> Result<Vec<App>, Refusal> {
     let ControlAnswer::Apps(apps) = ask(state, ControlRequest::Apps)? else {
         return Err(Refusal::bug("the control gave an unexpected answer"));
     };
-    Ok(apps.into_iter().filter(|app| app.shared && app.protect == Protect::Epoch).collect())
+    Ok(apps.into_iter().filter(App::shares_protected_cells).collect())
 }
 
 fn slot(coordinator: &Coordinator, name: SlotName) -> Result<Option<SlotHeld>, Refusal> {
@@ -105,7 +102,7 @@ pub(super) fn list(state: &AdminState) -> Result<Answer, Refusal> {
     let is_registered = |edge: &str| view.edges.iter().any(|(name, ..)| name == edge);
     let mut cells = Vec::new();
     for app in apps(state)? {
-        let held = slot(coordinator, SlotName::of(&app.version(), SLOT))?;
+        let held = slot(coordinator, SlotName::only(&app.version()))?;
         cells.push(row(&app, held.as_ref(), is_registered));
     }
     Ok(Answer::json(&json!({ "edge": state.edge, "cells": cells })))
@@ -140,7 +137,7 @@ pub(super) fn give_up(state: &AdminState, app: &str, dead: &[&str]) -> Result<An
         let what = format!("no app `{app}` with a protected shared cell is deployed at this edge");
         return Err(Refusal::new(StatusCode::NOT_FOUND, what, "deploy it here, or ask an edge that has it"));
     };
-    let held = slot(coordinator, SlotName::of(&found.version(), SLOT))?;
+    let held = slot(coordinator, SlotName::only(&found.version()))?;
     let view = coordinator.view();
     let is_registered = |edge: &str| view.edges.iter().any(|(name, ..)| name == edge);
     let given_up = |was: Option<&Claimed>, changed: bool| {

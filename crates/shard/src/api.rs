@@ -392,6 +392,12 @@ impl App {
     pub fn version(&self) -> AppVersion {
         AppVersion { app: self.name.clone(), image: self.image }
     }
+
+    /// Whether its clients share cells that have a backup.
+    #[must_use]
+    pub fn shares_protected_cells(&self) -> bool {
+        self.shared && self.protect == Protect::Epoch
+    }
 }
 
 record! {

@@ -31,6 +31,12 @@ impl SlotName {
         Self(first_half(&hasher))
     }
 
+    /// The slot of a version of an app whose clients all share one cell.
+    #[must_use]
+    pub fn only(app: &AppVersion) -> Self {
+        Self::of(app, 0)
+    }
+
     /// The key of its record.
     #[must_use]
     pub fn key(self) -> String {

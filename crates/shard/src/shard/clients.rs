@@ -7,7 +7,7 @@ use super::{
     roles, shared,
     state::wires::Bound,
 };
-use crate::api::{App, FromShard, Note, NoteLevel, Now, Protect, ShardOutput, ShardWireId};
+use crate::api::{App, FromShard, Note, NoteLevel, Now, ShardOutput, ShardWireId};
 use alloc::{format, string::ToString, vec::Vec};
 use marram_session::owner::{EpochRelease, PortAttempt};
 use marram_wire::{
@@ -27,13 +27,6 @@ struct ClientHello {
     promised: u64,
     fresh: bool,
     proven: bool,
-}
-
-impl App {
-    /// Whether its clients share cells that have a backup.
-    pub(super) fn shares_protected_cells(&self) -> bool {
-        self.shared && self.protect == Protect::Epoch
-    }
 }
 
 impl Shard {

@@ -26,9 +26,6 @@ use marram_wire::{
     id::SessionId,
 };
 
-/// The only slot of an app.
-const SLOT: u32 = 0;
-
 /// Asks the coordinator.
 fn ask(queries: impl IntoIterator<Item = SlotQuery>, out: &mut Vec<ShardOutput>) {
     out.extend(queries.into_iter().map(|query| ShardOutput::Control(FromShard::Slot(query))));
@@ -37,7 +34,7 @@ fn ask(queries: impl IntoIterator<Item = SlotQuery>, out: &mut Vec<ShardOutput>)
 impl Shard {
     fn slot_of(&self, cell: SessionId) -> Option<SlotName> {
         let app = self.apps.of_image_of(&self.sessions.get(cell)?.owner)?;
-        Some(SlotName::of(&app.version(), SLOT))
+        Some(SlotName::only(&app.version()))
     }
 
     /// The shared cell of an app that is here, running or not.
@@ -63,7 +60,7 @@ impl Shard {
         if let Some(cell) = self.cell_here(app) {
             return self.may_join(now, app, cell, out);
         }
-        let slot = SlotName::of(&app.version(), SLOT);
+        let slot = SlotName::only(&app.version());
         match self.slots.look(now.mono_ns, slot) {
             Look::Known(held, query) => {
                 ask(query, out);
@@ -375,7 +372,7 @@ impl Shard {
     /// keep them for ever.
     fn retire_cells(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
         let former = self.apps.former().filter(|app| app.shares_protected_cells());
-        let slots: Vec<SlotName> = former.map(|app| SlotName::of(&app.version(), SLOT)).collect();
+        let slots: Vec<SlotName> = former.map(|app| SlotName::only(&app.version())).collect();
         for slot in slots {
             let Some(group) = self.slots.own(slot) else { continue };
             let member = self.groups.get(group).and_then(|group| group.members().next());
