@@ -6,6 +6,7 @@
 use super::report::Report;
 use marram_cluster::{CellFiles, Layout};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Wires between agents and edges.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,7 +45,22 @@ pub(super) struct Plan {
     pub(super) wires: Wires,
 }
 
+/// How much is measured, where blocks of several variants take turns.
+pub(super) struct Amount {
+    pub(super) rounds: usize,
+    pub(super) block: Duration,
+}
+
 impl Plan {
+    /// So many rounds of blocks of this length, or one short one.
+    pub(super) fn amount(&self, rounds: usize, block: Duration) -> Amount {
+        if self.quick {
+            Amount { rounds: 1, block: Duration::from_millis(300) }
+        } else {
+            Amount { rounds, block }
+        }
+    }
+
     /// Whether a part is wanted, over this plan's wires.
     pub(super) fn wants(&self, part: &str) -> bool {
         let part = format!("{}{part}", self.wires.prefix());

@@ -13,6 +13,7 @@ pub(crate) mod flows;
 pub(crate) mod scene;
 mod show;
 
+use crate::plan::Amount;
 use crate::report::Report;
 use crate::{Plan, progress, stats};
 use flows::{Heard, Sizes};
@@ -27,12 +28,6 @@ const HTTP_P95_US: f64 = 54_480.0;
 const HTTP_DELAY: Duration = Duration::from_millis(50);
 /// Requests a second while the round trip to the backup is measured.
 const CALM_PER_S: f64 = 1_000.0;
-
-/// How much is measured.
-struct Amount {
-    rounds: usize,
-    block: Duration,
-}
 
 /// What is sent.
 #[derive(Clone, Copy, Debug)]
@@ -68,11 +63,7 @@ struct Measured {
 
 /// Runs the benchmark.
 pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
-    let amount = if plan.quick {
-        Amount { rounds: 1, block: Duration::from_millis(300) }
-    } else {
-        Amount { rounds: 9, block: Duration::from_millis(1_500) }
-    };
+    let amount = plan.amount(9, Duration::from_millis(1_500));
     let mut report = Report::new("epoch");
     let mut scene = Scene::start(plan, CONNECTIONS)?;
     if !scene.first {

@@ -11,6 +11,7 @@
 mod scene;
 
 use crate::epoch::flows::{Flows, Heard, Sizes};
+use crate::plan::Amount;
 use crate::report::{Bar, Report};
 use crate::{Plan, cpu, progress, stats};
 use scene::Scene;
@@ -28,19 +29,9 @@ const GROUPS: [usize; 6] = [1, 2, 5, 10, 20, 40];
 /// What they ask together, as in 4.5.4.
 const GROUPED_PER_S: f64 = 3_500.0;
 
-/// How much is measured.
-struct Amount {
-    rounds: usize,
-    block: Duration,
-}
-
 /// Runs the benchmark.
 pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
-    let amount = if plan.quick {
-        Amount { rounds: 1, block: Duration::from_millis(300) }
-    } else {
-        Amount { rounds: 9, block: Duration::from_millis(1_500) }
-    };
+    let amount = plan.amount(9, Duration::from_millis(1_500));
     let mut report = Report::new("groups");
     let scene = Scene::start(plan)?;
     if !scene.first {

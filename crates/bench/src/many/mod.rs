@@ -9,14 +9,13 @@
 
 mod crowd;
 
-use crate::epoch::scene::{figures, run_first, wait_until};
+use crate::epoch::scene::{figures, run_first, wait_for_backups, wait_until};
+use crate::plan::Amount;
 use crate::report::Report;
 use crate::stats;
 use crate::{Plan, progress, standby};
 use anyhow::Context;
 use crowd::{Crowd, Heard};
-use hyper::Method;
-use marram_admin::client::ApiClient;
 use marram_cluster::{AgentSide, TestCluster, TestStore, free_address};
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -41,19 +40,9 @@ const MODES: [Mode; 2] = [
     Mode { name: "epoch", fields: "protect = \"epoch\"\n[epoch]\nevery = \"1ms\"\n" },
 ];
 
-/// How much is measured.
-struct Amount {
-    rounds: usize,
-    block: Duration,
-}
-
 /// Runs the benchmark.
 pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
-    let amount = if plan.quick {
-        Amount { rounds: 1, block: Duration::from_millis(300) }
-    } else {
-        Amount { rounds: 7, block: Duration::from_millis(1_500) }
-    };
+    let amount = plan.amount(7, Duration::from_millis(1_500));
     let mut report = Report::new("many");
     let counts: Vec<usize> = CLIENTS.into_iter().filter(|count| plan.wants(&format!("c{count}"))).collect();
     let mut scene = Scene::start(plan, &counts)?;
@@ -146,17 +135,8 @@ impl Scene {
                 |address: SocketAddr| Crowd::join(address, *count).with_context(|| cluster.logs.tail(20));
             crowds.push([crowd(listens[0])?, crowd(listens[1])?]);
         }
+        // Outputs of a cell without one would not wait.
         wait_for_backups(&owner, counts.len())?;
         Ok(Self { crowds, cluster, _store: store })
     }
-}
-
-/// Waits until so many cells have a backup that a claim names: outputs of one that has none would not wait.
-fn wait_for_backups(owner: &ApiClient, count: usize) -> anyhow::Result<()> {
-    let backed = || {
-        let list = owner.json(Method::GET, "/v1/sessions")?;
-        let rows = list["sessions"].as_array().into_iter().flatten();
-        Ok(rows.filter(|row| row["backup"] == "backed").count() == count)
-    };
-    wait_until(backed, "not every cell has a backup")
 }

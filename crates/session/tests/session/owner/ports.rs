@@ -65,8 +65,8 @@ fn a_client_that_comes_back_goes_on_and_one_that_does_not_leaves() {
 
 type Step = Box<dyn Fn(&mut Hall)>;
 
-#[test]
-fn a_client_that_is_done_leaves_when_its_end_has_said_so() {
+/// A hall, a client that stays, and one that is done: its end has said so, which has not arrived.
+fn about_to_finish() -> (Hall, usize, usize) {
     let mut hall = Hall::new();
     let (two, one) = (hall.joins("b"), hall.joins("a"));
     hall.settles();
@@ -76,6 +76,12 @@ fn a_client_that_is_done_leaves_when_its_end_has_said_so() {
         hall.settles();
         assert!(hall.one_arrives() || hall.is_finished_next(), "its end is asked whether it has everything");
     }
+    (hall, two, one)
+}
+
+#[test]
+fn a_client_that_is_done_leaves_when_its_end_has_said_so() {
+    let (mut hall, two, one) = about_to_finish();
     // The answer is lost. The cell keeps the client, so that it hears what became of it.
     hall.breaks(one);
     hall.settles();
@@ -358,15 +364,7 @@ fn a_client_that_comes_back_while_it_joins_joins_once() {
 
 #[test]
 fn a_client_that_was_done_is_not_lost_if_it_asks_again_before_it_left() {
-    let mut hall = Hall::new();
-    let (two, one) = (hall.joins("b"), hall.joins("a"));
-    hall.settles();
-    hall.slow = Some(one);
-    hall.closes(one);
-    while !hall.is_finished_next() {
-        hall.settles();
-        assert!(hall.one_arrives() || hall.is_finished_next(), "its end is asked whether it has everything");
-    }
+    let (mut hall, two, one) = about_to_finish();
     hall.slow = None;
     // A handler runs, so the log does not say yet that it left; and its end does not hear that it is done.
     hall.edge.holds_runs = true;
