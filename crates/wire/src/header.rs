@@ -181,6 +181,13 @@ impl fmt::Display for HeaderMismatch {
 impl core::error::Error for HeaderMismatch {}
 
 impl Header {
+    /// How many messages of this client of a shared cell were consumed; 0 if it had not joined.
+    #[must_use]
+    pub fn client_took(&self, port: Port) -> u64 {
+        let state = self.clients.0.iter().map(|client| &client.state).find(|state| state.port == port);
+        state.map_or(0, |state| state.took)
+    }
+
     /// Whether the header names this session and image, is the announced checkpoint, and builds on the one before it in the
     /// chain, if there is one. The one before a merged delta is the full checkpoint. A full one may name the full one of the ends
     /// only if it `may_be_apart`, since a standby is restored from it.

@@ -342,6 +342,7 @@ mod tests {
                 log_offset: 0,
                 state: None,
                 redacted: false,
+                shared: false,
             },
             header: None,
             checkpoints: Vec::new(),

@@ -5,7 +5,7 @@ use super::{
     end_state::{EndState, Message},
     ends::Ends,
 };
-use crate::cell::{CellInput, PortKind};
+use crate::{cell::CellInput, replay::port_handlers};
 use alloc::vec::Vec;
 use marram_wire::{
     header::{ClientState, Header, Many},
@@ -111,22 +111,10 @@ impl Ends {
     /// The handlers that this runs, in reverse order.
     fn run_port_event(&mut self, event: &PortEvent) -> Option<Vec<CellInput>> {
         let port = event.port();
-        let mut inputs = Vec::new();
-        match event {
-            PortEvent::Joined(joined) => {
-                let kind = PortKind::client(joined.datagrams);
-                inputs.push(CellInput::Open { port, kind, peer: joined.peer.clone() });
-            }
-            PortEvent::Resumed { .. } | PortEvent::Expelled { .. } => {}
-            PortEvent::Left { quietly, .. } => {
-                inputs.push(CellInput::Gone { port });
-                if !quietly && !self.at(port)?.input_closed {
-                    inputs.push(CellInput::Close { port });
-                }
-                self.ports.as_mut()?.leaving = Some(port);
-            }
+        if matches!(event, PortEvent::Left { .. }) {
+            self.ports.as_mut()?.leaving = Some(port);
         }
-        Some(inputs)
+        Some(port_handlers(event, self.at(port)?.input_closed))
     }
 
     /// The next message of the log is consumed in replay; none if it is not one of this port.

@@ -4,7 +4,10 @@
 //! The checkpoint is one apart: those of the backup go on as if it had not been taken. One that the backup begins with is kept as well.
 
 use super::{OwnerEffect, end_state::Message, log::Log, tape::Tape, uncovered::REPLAY_SHARE_NS_PER_BYTE};
-use crate::cell::{CellImage, Seed};
+use crate::{
+    cell::{CellImage, SealedCheckpoint, Seed},
+    replay::OwnKept,
+};
 use alloc::vec::Vec;
 use bytes::Bytes;
 use marram_wire::{
@@ -157,6 +160,18 @@ impl OwnKeep {
             out.push(OwnerEffect::Start(image, seed));
         }
         self.tape.clone()
+    }
+
+    /// What is kept, for a recording; none if there is no base.
+    pub(super) fn show(&self) -> Option<OwnKept> {
+        let checkpoint = match &self.base {
+            Base::Nothing => return None,
+            Base::Start => None,
+            Base::Checkpoint(meta, bytes) => {
+                Some(SealedCheckpoint { meta: meta.clone(), bytes: bytes.clone() })
+            }
+        };
+        Some(OwnKept { checkpoint, messages: self.tape.messages().collect() })
     }
 
     /// The log since the base.

@@ -46,6 +46,11 @@ impl Tape {
         Some(taped.message)
     }
 
+    /// The messages, in order.
+    pub(super) fn messages(&self) -> impl Iterator<Item = (Port, Message)> {
+        self.messages.iter().map(|taped| (taped.port, taped.message.clone()))
+    }
+
     /// A checkpoint covers the log before this offset.
     pub(super) fn skip_to(&mut self, offset: u64) {
         while let Some(taped) = self.messages.pop_front_if(|taped| taped.offset < offset) {

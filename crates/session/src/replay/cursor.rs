@@ -6,7 +6,7 @@ use bytes::Bytes;
 use marram_wire::{
     header::Unacknowledged,
     id::Port,
-    log::{Cursor, Entry, Event, Known, Peers, Read},
+    log::{Cursor, Entry, Event, Known, Peers, PortEvent, Read},
     seal::{Digest, SessionKeys},
 };
 
@@ -149,6 +149,23 @@ pub(crate) fn opens(ports: impl DoubleEndedIterator<Item = Port>, peers: &Peers)
     };
     let peer = |port: Port| peers.client.clone().filter(|_| port == Port::CLIENT);
     ports.map(|port| CellInput::Open { port, kind: kind(port), peer: peer(port) }).rev().collect()
+}
+
+/// The handlers that an event of a shared cell's port runs, in reverse order. `input_closed` says whether the port's client has ended
+/// its messages, which the cell knows then.
+pub(crate) fn port_handlers(event: &PortEvent, input_closed: bool) -> Vec<CellInput> {
+    let port = event.port();
+    match event {
+        PortEvent::Joined(joined) => {
+            let kind = PortKind::client(joined.datagrams);
+            alloc::vec![CellInput::Open { port, kind, peer: joined.peer.clone() }]
+        }
+        PortEvent::Resumed { .. } | PortEvent::Expelled { .. } => Vec::new(),
+        PortEvent::Left { quietly, .. } => {
+            let close = (!quietly && !input_closed).then_some(CellInput::Close { port });
+            core::iter::once(CellInput::Gone { port }).chain(close).collect()
+        }
+    }
 }
 
 /// How many messages of each port were consumed.

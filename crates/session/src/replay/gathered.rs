@@ -3,7 +3,7 @@
 
 use super::cursor::{Consumed, LogReplayError, follow};
 use crate::cell::{CellId, CellImage, SealedCheckpoint};
-use alloc::{boxed::Box, string::String, vec::Vec};
+use alloc::{boxed::Box, collections::BTreeMap, string::String, vec::Vec};
 use bytes::Bytes;
 use core::fmt;
 use marram_wire::{
@@ -31,6 +31,15 @@ pub struct Shown {
     pub checkpoints: Vec<SealedCheckpoint>,
 }
 
+/// What the owner of a shared cell keeps for itself. It asks no end: none has messages of the others.
+#[derive(Clone, Debug, Default)]
+pub struct OwnKept {
+    /// A full checkpoint; none if the log is there from its start.
+    pub checkpoint: Option<SealedCheckpoint>,
+    /// The messages that the log consumes from there on, in its order, and that of the handler that was stopped.
+    pub messages: Vec<(Port, Unacknowledged)>,
+}
+
 /// A session as its owner gathered it, at one position of its log.
 #[derive(Clone, Debug)]
 pub struct Gathered {
@@ -52,8 +61,10 @@ pub struct Gathered {
     pub log: Bytes,
     /// Tag of the running digest at the position.
     pub tag: [u8; 8],
-    /// What the ends showed, client first.
+    /// What the ends showed, client first; nothing of a shared cell.
     pub ends: Vec<Shown>,
+    /// Of a shared cell, what its owner keeps.
+    pub own: Option<OwnKept>,
     /// The handler that was stopped at the position, if there is one.
     pub stop: Option<RecordedStop>,
 }
@@ -72,7 +83,7 @@ pub enum AssembleError {
     Header(codec::Error),
     /// A checkpoint does not belong where it is.
     Misplaced(HeaderMismatch),
-    /// The newest checkpoint has other ports than the session.
+    /// The newest checkpoint has other ports than the session, or clients and the session has none.
     OtherPorts,
     /// Log, messages and checkpoint do not give the owner's digest.
     Altered,
@@ -117,13 +128,8 @@ impl Gathered {
         unix_ns: i64,
         state: Option<[u8; 32]>,
     ) -> Result<Recording, AssembleError> {
-        let metas = |end: &Shown| -> Vec<CheckpointMeta> {
-            end.checkpoints.iter().map(|checkpoint| checkpoint.meta.clone()).collect()
-        };
-        let chains: Vec<Vec<CheckpointMeta>> = self.ends.iter().map(metas).collect();
-        let source = newest(chains.iter().map(|chain| &chain[..]));
-        let (header, checkpoints) = match source {
-            Some(source) => self.open(&self.ends[source].checkpoints)?,
+        let (header, checkpoints) = match self.chain() {
+            Some(chain) => self.open(chain)?,
             None => (None, Vec::new()),
         };
         let base = header.as_ref().map_or(0, |header| header.log_offset);
@@ -133,14 +139,10 @@ impl Gathered {
         else {
             return Err(AssembleError::OutsideLog);
         };
-        let mut inputs = Vec::new();
-        for (index, end) in self.ends.iter().enumerate() {
-            let first =
-                header.as_ref().map_or(Some(0), |header| header.ports.get(index).map(|port| port.took));
-            let consumed = first.and_then(|first| consumed(end, first).map(|messages| (first, messages)));
-            let (first, messages) = consumed.ok_or(AssembleError::MissingMessages)?;
-            inputs.push((end.port, first, messages));
-        }
+        let inputs = match &self.own {
+            Some(own) => by_port(&own.messages, header.as_deref()),
+            None => self.consumed_at_ends(header.as_deref())?,
+        };
         self.verify(header.as_deref(), &log, &inputs)?;
         let said = |message: &Unacknowledged| {
             if message.close {
@@ -149,11 +151,14 @@ impl Gathered {
                 RecordedMessage::Payload(message.payload.clone())
             }
         };
-        let inputs = inputs.into_iter().map(|(port, first, messages)| Inputs {
-            port,
-            first,
-            messages: Many(messages.iter().map(said).collect()),
-        });
+        let inputs = inputs
+            .into_iter()
+            .map(|(port, first, messages)| Inputs {
+                port,
+                first,
+                messages: Many(messages.into_iter().map(said).collect()),
+            })
+            .collect();
         Ok(Recording {
             about: About {
                 session: self.session,
@@ -165,14 +170,40 @@ impl Gathered {
                 log_offset: base,
                 state,
                 redacted: false,
+                shared: self.own.is_some(),
             },
-            inputs: inputs.collect(),
+            inputs,
             header,
             checkpoints,
             log,
             stop: self.stop,
             apps: Vec::new(),
         })
+    }
+
+    /// The newest checkpoint, with its deltas.
+    fn chain(&self) -> Option<&[SealedCheckpoint]> {
+        if let Some(own) = &self.own {
+            return own.checkpoint.as_ref().map(core::slice::from_ref);
+        }
+        let metas = |end: &Shown| -> Vec<CheckpointMeta> {
+            end.checkpoints.iter().map(|checkpoint| checkpoint.meta.clone()).collect()
+        };
+        let chains: Vec<Vec<CheckpointMeta>> = self.ends.iter().map(metas).collect();
+        let source = newest(chains.iter().map(|chain| &chain[..]))?;
+        Some(&self.ends[source].checkpoints)
+    }
+
+    /// What the log consumes of the ends' messages.
+    fn consumed_at_ends(&self, header: Option<&Header>) -> Result<Vec<PortInputs<'_>>, AssembleError> {
+        let mut inputs = Vec::new();
+        for (index, end) in self.ends.iter().enumerate() {
+            let first = header.map_or(Some(0), |header| header.ports.get(index).map(|port| port.took));
+            let consumed = first.and_then(|first| consumed(end, first).map(|messages| (first, messages)));
+            let (first, messages) = consumed.ok_or(AssembleError::MissingMessages)?;
+            inputs.push((end.port, first, messages.iter().collect()));
+        }
+        Ok(inputs)
     }
 
     /// Decrypts a chain: the last header, and the sections of each checkpoint.
@@ -183,12 +214,15 @@ impl Gathered {
             let plain = plain.map_err(AssembleError::Sealed)?;
             let (header, body) = header::split(plain.into()).map_err(AssembleError::Header)?;
             header
-                .check(meta, self.session, self.image, (last.as_ref(), false))
+                .check(meta, self.session, self.image, (last.as_ref(), self.own.is_some()))
                 .map_err(AssembleError::Misplaced)?;
             sections.push(body);
             last = Some(header);
         }
-        let last = last.filter(|last| last.ports.len() == self.ends.len() && last.clients.0.is_empty());
+        let is_shared = self.own.is_some();
+        let fits =
+            |last: &Header| last.ports.len() == self.ends.len() && (is_shared || last.clients.0.is_empty());
+        let last = last.filter(fits);
         let last = last.ok_or(AssembleError::OtherPorts)?;
         Ok((Some(Box::new(last)), sections))
     }
@@ -198,7 +232,7 @@ impl Gathered {
         &self,
         header: Option<&Header>,
         log: &Bytes,
-        inputs: &[(Port, u64, &[Unacknowledged])],
+        inputs: &[PortInputs<'_>],
     ) -> Result<(), AssembleError> {
         let start = Digest::start(self.session);
         let begin = header.map_or((start, Cursor::default()), |header| {
@@ -206,7 +240,7 @@ impl Gathered {
         });
         let message = |port: Port, number: usize| {
             let (.., messages) = inputs.iter().find(|(at, ..)| *at == port)?;
-            messages.get(number)
+            messages.get(number).copied()
         };
         match follow(&self.keys, begin, log, &mut Consumed::default(), message) {
             Ok((digest, _)) if digest.tag() == self.tag => Ok(()),
@@ -215,6 +249,19 @@ impl Gathered {
             Err(_) => Err(AssembleError::Log),
         }
     }
+}
+
+/// Messages of a port: the sequence number of the first one, and all, in order.
+type PortInputs<'a> = (Port, u64, Vec<&'a Unacknowledged>);
+
+/// The messages of a shared cell's clients, by port.
+fn by_port<'a>(messages: &'a [(Port, Unacknowledged)], header: Option<&Header>) -> Vec<PortInputs<'a>> {
+    let mut ports: BTreeMap<Port, Vec<&Unacknowledged>> = BTreeMap::new();
+    for (port, message) in messages {
+        ports.entry(*port).or_default().push(message);
+    }
+    let took = |port| header.map_or(0, |header| header.client_took(port));
+    ports.into_iter().map(|(port, messages)| (port, took(port), messages)).collect()
 }
 
 /// The messages of an end from `first` on that were consumed.

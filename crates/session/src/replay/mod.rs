@@ -4,23 +4,27 @@
 
 mod cursor;
 mod gathered;
+mod peers;
 
-pub(crate) use cursor::{Consumed, Handler, LogReplayError, ReplayCursor, Step, follow, opens};
+pub(crate) use cursor::{
+    Consumed, Handler, LogReplayError, ReplayCursor, Step, follow, opens, port_handlers,
+};
 pub(crate) use gathered::newest;
-pub use gathered::{AssembleError, Gathered, Shown};
+pub use gathered::{AssembleError, Gathered, OwnKept, Shown};
 
 use crate::{
     cell::{CellId, CellImage, CellInput, CellOutput, CellStop, Ran, Run, RunOutcome, Seed},
     schedule::{Tasks, Timers},
 };
-use alloc::{collections::VecDeque, string::String, vec::Vec};
+use alloc::{string::String, vec::Vec};
 use core::fmt;
 use marram_wire::{
     header::{Lock, Task},
     id::Port,
     log::{Cursor, Event},
-    recording::{RecordedMessage, Recording},
+    recording::Recording,
 };
+use peers::Peers;
 
 /// The initial state of the cell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,8 +66,6 @@ pub enum PlayError {
     Empty,
     /// Its parts do not fit together.
     Inconsistent,
-    /// It is of a shared cell with several clients.
-    Clients,
     /// A handler behaved differently than in the session.
     Diverged {
         /// The entry, counted from 0.
@@ -80,9 +82,6 @@ impl fmt::Display for PlayError {
                 "the record file is redacted: it contains no messages; record the session without --redact to run it",
             ),
             Self::Empty => f.write_str("the recording has neither a beginning nor a checkpoint: nothing had happened yet"),
-            Self::Clients => f.write_str(
-                "the recording is of a shared cell, which this version cannot run; `marram replay --list` shows its entries",
-            ),
             Self::Inconsistent => f.write_str("the recording's log, messages and checkpoint do not fit together"),
             Self::Diverged { entry, how } => {
                 write!(f, "the replay diverged from the session at entry {entry}: {how}")
@@ -92,14 +91,6 @@ impl fmt::Display for PlayError {
 }
 
 impl core::error::Error for PlayError {}
-
-/// What one peer sent, and whether it still receives.
-#[derive(Debug)]
-struct Peer {
-    port: Port,
-    said: VecDeque<RecordedMessage>,
-    output_closed: bool,
-}
 
 /// A player, which replays a recording through a cell.
 #[derive(Debug)]
@@ -111,7 +102,7 @@ pub struct Player {
     /// The stopped handler, which runs after the log.
     stop: Option<ReplayCursor>,
     stopping: bool,
-    peers: Vec<Peer>,
+    peers: Peers,
     timers: Timers,
     tasks: Tasks,
     entry: u64,
@@ -121,7 +112,7 @@ impl Player {
     /// Starts at the beginning of the recording, for a cell with this id.
     ///
     /// # Errors
-    /// If it is redacted, empty, or of a shared cell.
+    /// If it is redacted or empty.
     pub fn new(recording: &Recording, cell: CellId) -> Result<Self, PlayError> {
         if recording.about.redacted {
             return Err(PlayError::Redacted);
@@ -133,10 +124,8 @@ impl Player {
         let mut seed = None;
         let mut read = |cursor: &mut Cursor, from: &mut bytes::Bytes| {
             let entry = cursor.take(from).map_err(|_| PlayError::Inconsistent)?;
-            match entry.event {
-                Event::Start { seed: drawn, .. } => seed = Some(Seed(drawn)),
-                Event::Port(_) => return Err(PlayError::Clients),
-                Event::Message(_) | Event::Timer | Event::Task => {}
+            if let Event::Start { seed: drawn, .. } = entry.event {
+                seed = Some(Seed(drawn));
             }
             Ok(())
         };
@@ -152,15 +141,6 @@ impl Player {
             (None, Some(seed)) => ReplayStart::Seed(seed),
             (None, None) => return Err(PlayError::Empty),
         };
-        let closed = |port: Port| {
-            let ports = header.map_or(&[][..], |header| &header.ports);
-            ports.iter().any(|state| state.port == port && state.output_closed)
-        };
-        let peers = recording.inputs.iter().map(|inputs| Peer {
-            port: inputs.port,
-            said: inputs.messages.0.iter().cloned().collect(),
-            output_closed: closed(inputs.port),
-        });
         Ok(Self {
             cell,
             image: recording.about.image,
@@ -168,7 +148,7 @@ impl Player {
             cursor: ReplayCursor::new(recording.log.clone(), cursor),
             stop: stop.map(|entry| ReplayCursor::new(entry, end)),
             stopping: false,
-            peers: peers.collect(),
+            peers: Peers::new(recording),
             timers: header
                 .map_or_else(Timers::default, |header| Timers::restore(header.timers_set, &header.timers)),
             tasks: header.map_or_else(Tasks::default, |header| Tasks::restore(&header.tasks, &header.locks)),
@@ -266,10 +246,8 @@ impl Player {
             return diverged(why);
         }
         for output in &ran.outputs {
-            if let CellOutput::Close { port } = output
-                && let Some(peer) = self.peers.iter_mut().find(|peer| peer.port == *port)
-            {
-                peer.output_closed = true;
+            if let CellOutput::Close { port } = output {
+                self.peers.close_output(*port);
             }
         }
         if !whole {
@@ -278,6 +256,7 @@ impl Player {
         if self.stopping {
             return diverged("the handler that was stopped in the session completed".into());
         }
+        self.peers.entry_ended();
         self.entry += 1;
         Ok(StepResult::Entry)
     }
@@ -285,30 +264,22 @@ impl Player {
     /// Whether a peer still receives; output to a peer that does not was dropped.
     #[must_use]
     pub fn hears(&self, port: Port) -> bool {
-        self.peers.iter().any(|peer| peer.port == port && !peer.output_closed)
+        self.peers.hears(port)
     }
 }
 
 /// The handlers that an event runs, in reverse order; none if what it consumes does not exist.
 fn inputs_of(
     event: Event,
-    peers: &mut [Peer],
+    peers: &mut Peers,
     timers: &mut Timers,
     tasks: &mut Tasks,
 ) -> Option<Vec<CellInput>> {
     Some(match event {
-        Event::Message(port) => {
-            let peer = peers.iter_mut().find(|peer| peer.port == port)?;
-            alloc::vec![match peer.said.pop_front()? {
-                RecordedMessage::Payload(payload) => CellInput::Message { port, payload },
-                RecordedMessage::Close => CellInput::Close { port },
-                RecordedMessage::Redacted { .. } => return None,
-            }]
-        }
+        Event::Message(port) => alloc::vec![peers.take(port)?],
         Event::Timer => alloc::vec![timers.fire()?],
         Event::Task => alloc::vec![tasks.next()?],
-        Event::Start { peers: said, .. } => opens(peers.iter().map(|peer| peer.port), &said),
-        // [`Player::new`] has refused it.
-        Event::Port(_) => return None,
+        Event::Start { peers: said, .. } => opens(peers.at_the_start(), &said),
+        Event::Port(event) => peers.port_event(&event)?,
     })
 }

@@ -90,6 +90,8 @@ pub enum Rare {
     RecordingGivenUp,
     /// A handler that was stopped was recorded.
     StopRecorded,
+    /// A shared cell was recorded while it had clients, and replayed to the same state.
+    CellRecorded,
     /// A checkpoint was taken because of the shard's replay budget.
     CopiedForBudget,
     /// A cell was copied that had run since its copy was prepared.
@@ -263,7 +265,7 @@ pub enum Rare {
 impl Rare {
     /// All rare states, in order. A state that is missing here has no place in `Counts`, and
     /// counting it would panic.
-    pub const ALL: [Self; 125] = [
+    pub const ALL: [Self; 126] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -305,6 +307,7 @@ impl Rare {
         Self::RecordingFromCheckpoint,
         Self::RecordingGivenUp,
         Self::StopRecorded,
+        Self::CellRecorded,
         Self::CopiedForBudget,
         Self::CopyPrepared,
         Self::DeltasMerged,

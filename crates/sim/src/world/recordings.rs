@@ -30,6 +30,7 @@ impl World {
             self.watch.count_if(Rare::RecordingReplayed, true);
             self.watch.count_if(Rare::RecordingFromCheckpoint, played.restored && played.entries > 0);
             self.watch.count_if(Rare::StopRecorded, read.stop.is_some());
+            self.watch.count_if(Rare::CellRecorded, read.about.shared && played.entries > 0);
             self.note(&[7, played.entries], &file, || format!("{position} recorded {session}: {played:?}"));
             Ok("a file".to_string())
         });

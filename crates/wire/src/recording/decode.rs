@@ -2,8 +2,9 @@
 //! a file that cannot be run is refused with the offset of the error.
 
 use super::{
-    APPS_MAX, About, HEAD, Inputs, MAGIC, MESSAGES_MAX, RECORDING_SIZE_MAX, RecordedMessage, RecordedStop,
-    Recording, RecordingError, SECTION_HEAD, VERSION, VERSION_OLDEST, checksum, kind,
+    APPS_MAX, About, CELL_MESSAGES_MAX, HEAD, Inputs, MAGIC, MESSAGES_MAX, RECORDING_SIZE_MAX,
+    RecordedMessage, RecordedStop, Recording, RecordingError, SECTION_HEAD, VERSION, VERSION_OLDEST,
+    checksum, kind,
 };
 use crate::{
     codec::{Error, Field},
@@ -58,7 +59,7 @@ impl Recording {
 
         let section = next(kind::ABOUT)
             .ok_or(RecordingError { offset: HEAD as u64, what: "the section `about` is missing" })?;
-        let about: About = section.read()?;
+        let about = read_about(section, version)?;
         let header = next(kind::HEADER).map(|section| read_header(section, version, &about)).transpose()?;
         let mut checkpoints: Vec<Bytes> = Vec::new();
         while let Some(section) = next(kind::CHECKPOINT) {
@@ -77,13 +78,12 @@ impl Recording {
         let mut inputs: Vec<(Section, Inputs)> = Vec::new();
         while let Some(section) = next(kind::INPUTS) {
             let read: Inputs = section.read()?;
-            let place = [Port::CLIENT, Port::SERVER].get(inputs.len());
-            if place != Some(&read.port) || read.messages.0.len() as u64 > MESSAGES_MAX {
+            if !is_next(&about, &inputs, &read) {
                 return Err(section.broken("there are messages of an unknown port, or too many messages"));
             }
             inputs.push((section, read));
         }
-        if inputs.is_empty() {
+        if inputs.is_empty() && !about.shared {
             return Err(end);
         }
         let stop = next(kind::STOP)
@@ -101,7 +101,7 @@ impl Recording {
         if let Some(section) = sections.next() {
             return Err(section.broken("a section is not known to this version, or not in its place"));
         }
-        check_ports(&log, header.as_deref(), &inputs)?;
+        check_ports(&about, &log, header.as_deref(), &inputs)?;
         check_said(&about, &inputs)?;
         let last_ns = header.as_ref().map_or(0, |header| header.last_ns);
         check_log(&about, last_ns, &log, &inputs, stop.as_ref())?;
@@ -144,6 +144,26 @@ fn sections(file: &Bytes) -> Result<(u32, Vec<Section>), RecordingError> {
     Ok((version, sections))
 }
 
+/// What the file is of. Files of older versions are of no shared cell.
+fn read_about(mut section: Section, version: u32) -> Result<About, RecordingError> {
+    if version < 5 {
+        section.payload = [&section.payload[..], &[0]].concat().into();
+    }
+    section.read()
+}
+
+/// Whether these messages may follow those before: of the client and the server, or of the ports of a shared cell in their order.
+fn is_next(about: &About, before: &[(Section, Inputs)], next: &Inputs) -> bool {
+    let count = |inputs: &Inputs| inputs.messages.0.len() as u64;
+    if !about.shared {
+        return [Port::CLIENT, Port::SERVER].get(before.len()) == Some(&next.port)
+            && count(next) <= MESSAGES_MAX;
+    }
+    let follows = before.last().is_none_or(|(_, last)| last.port < next.port) && next.port != Port::SERVER;
+    let all: u64 = before.iter().map(|(_, inputs)| count(inputs)).sum();
+    follows && all + count(next) <= CELL_MESSAGES_MAX
+}
+
 /// The header, in the file's version.
 fn read_header(mut section: Section, version: u32, about: &About) -> Result<Box<Header>, RecordingError> {
     section.payload = match version {
@@ -157,27 +177,31 @@ fn read_header(mut section: Section, version: u32, about: &About) -> Result<Box<
     if !same || read.log_offset != about.log_offset || about.redacted {
         return Err(section.broken("the checkpoint is of another session or position"));
     }
-    if !read.clients.0.is_empty() {
-        return Err(
-            section.broken("the checkpoint is of a shared cell: this version does not read its clients")
-        );
+    if about.shared != read.ports.is_empty() || !about.shared && !read.clients.0.is_empty() {
+        return Err(section.broken("the checkpoint is of a shared cell and the file is not, or the reverse"));
     }
     Ok(Box::new(read))
 }
 
 /// The messages continue where the checkpoint ends.
 fn check_ports(
+    about: &About,
     log: &Section,
     header: Option<&Header>,
     inputs: &[(Section, Inputs)],
 ) -> Result<(), RecordingError> {
+    const DISCONTINUED: &str = "the messages do not continue at the checkpoint";
     let Some(header) = header else { return Ok(()) };
+    if about.shared {
+        let other = inputs.iter().find(|(_, inputs)| inputs.first != header.client_took(inputs.port));
+        return other.map_or(Ok(()), |(section, _)| Err(section.broken(DISCONTINUED)));
+    }
     if header.ports.len() != inputs.len() {
         return Err(log.broken("the checkpoint has other ports than the messages are for"));
     }
     for (port, (section, inputs)) in header.ports.iter().zip(inputs) {
         if (port.port, port.took) != (inputs.port, inputs.first) {
-            return Err(section.broken("the messages do not continue at the checkpoint"));
+            return Err(section.broken(DISCONTINUED));
         }
     }
     Ok(())
@@ -224,7 +248,7 @@ fn check_log(
                 what: "a start entry is missing, or not at the beginning of the log",
             });
         }
-        consume(&mut consumed, entry.event, inputs).map_err(|what| RecordingError { offset, what })?;
+        consume(about, &mut consumed, entry.event, inputs).map_err(|what| RecordingError { offset, what })?;
     }
     let Some((section, stop)) = stop else { return Ok(()) };
     let mut rest = stop.entry.clone();
@@ -233,16 +257,28 @@ fn check_log(
     if matches!(entry.event, Event::Start { .. }) != first {
         return Err(section.broken("a start entry is missing, or not at the beginning of the log"));
     }
-    consume(&mut consumed, entry.event, inputs).map_err(|what| section.broken(what))
+    consume(about, &mut consumed, entry.event, inputs).map_err(|what| section.broken(what))
 }
 
-fn consume(consumed: &mut [usize], event: Event, inputs: &[(Section, Inputs)]) -> Result<(), &'static str> {
-    let Event::Message(port) = event else { return Ok(()) };
+fn consume(
+    about: &About,
+    consumed: &mut [usize],
+    event: Event,
+    inputs: &[(Section, Inputs)],
+) -> Result<(), &'static str> {
+    let port = match event {
+        Event::Message(port) => port,
+        Event::Port(_) if !about.shared => {
+            return Err("a client joins or leaves, and the cell is not shared");
+        }
+        Event::Port(_) | Event::Timer | Event::Task | Event::Start { .. } => return Ok(()),
+    };
     let index = inputs.iter().position(|(_, inputs)| inputs.port == port);
     let index = index.ok_or("the log consumes a message of a port that does not exist")?;
     let messages = &inputs[index].1.messages.0;
     let said = messages.get(consumed[index]).ok_or("the log consumes a message that does not exist")?;
     consumed[index] += 1;
-    let last = matches!(said, RecordedMessage::Close);
+    // The next client of a port has messages after the close of the one before.
+    let last = matches!(said, RecordedMessage::Close) && !about.shared;
     if last && consumed[index] < messages.len() { Err("a peer has messages after its close") } else { Ok(()) }
 }

@@ -28,14 +28,16 @@ use core::fmt;
 /// The magic of every record file.
 pub const MAGIC: [u8; 4] = *b"MRRC";
 /// The version of the layout that this build writes. 2: a header has tasks and locks. 3: and paused ports. 4: and clients of a shared
-/// cell.
-pub const VERSION: u32 = 4;
+/// cell. 5: the file says whether it is of such a cell.
+pub const VERSION: u32 = 5;
 /// The oldest version that it reads.
 pub const VERSION_OLDEST: u32 = 1;
 /// Largest record file, in bytes: the largest chain of checkpoints, both ends' messages, and the apps to run them.
 pub const RECORDING_SIZE_MAX: u64 = 5 << 30;
 /// Most messages of one end: even an empty message has a cost.
 pub const MESSAGES_MAX: u64 = RETAINED_MAX / charge(0);
+/// Most messages of all clients of a shared cell together. Its owner keeps them, and as much more while a checkpoint is made.
+pub const CELL_MESSAGES_MAX: u64 = 2 * MESSAGES_MAX;
 /// Most apps in a file: a chain and each of its stages.
 pub const APPS_MAX: usize = 17;
 
@@ -82,6 +84,8 @@ record! {
         state: Option<[u8; 32]>,
         /// Whether messages were replaced by their lengths: then the file cannot be run.
         redacted: bool,
+        /// Whether it is a shared cell, whose clients join and leave. The session is then the cell's.
+        shared: bool,
     }
 }
 
@@ -127,11 +131,12 @@ impl Field for RecordedMessage {
 }
 
 record! {
-    /// The messages of the end at one port, as far as the log in the file consumes them.
+    /// The messages at one port, as far as the log in the file consumes them. In a shared cell a port can have several clients, one
+    /// after the other.
     Inputs {
         /// The port.
         port: Port,
-        /// Sequence number of the first message.
+        /// Sequence number of the first message. In a shared cell 0, if the port's first client joins in the log.
         first: u64,
         /// The messages, in order.
         messages: Many<RecordedMessage>,
@@ -161,7 +166,8 @@ pub struct Recording {
     pub checkpoints: Vec<Bytes>,
     /// The log from there on, as encoded entries.
     pub log: Bytes,
-    /// The messages that the entries consumed, by port: the client's, and the server's if there is one.
+    /// The messages that the entries consumed, by port: the client's, and the server's if there is one. In a shared cell those of each
+    /// port that has any.
     pub inputs: Vec<Inputs>,
     /// The stopped handler, if the file was made because of it.
     pub stop: Option<RecordedStop>,

@@ -39,6 +39,7 @@ fn about() -> About {
         log_offset: 0,
         state: Some([5; 32]),
         redacted: false,
+        shared: false,
     }
 }
 
@@ -117,6 +118,36 @@ fn stopped() -> Recording {
     }
 }
 
+/// A shared cell from a checkpoint, in which one client leaves and another one gets its port.
+fn shared() -> Recording {
+    let mut it = stopped();
+    let session = Header { ports: Vec::new(), ..*with_client(it.header.take()).expect("it has one") };
+    it.header = Some(Box::new(session));
+    it.about.shared = true;
+    let (port, third) = (Port::CLIENT, Port(3));
+    let joins = |port| {
+        let joined = Joined { port, client: client(), datagrams: false, peer: None };
+        Event::Port(PortEvent::Joined(Box::new(joined)))
+    };
+    let log = [
+        (Event::Message(port), None),
+        (joins(third), None),
+        (Event::Port(PortEvent::Left { port, quietly: false }), None),
+        (joins(port), None),
+        (Event::Message(third), Some(2_150)),
+        (Event::Message(port), None),
+    ];
+    let mut cursor = Cursor { last_ns: 2_000 };
+    it.log = entries(&mut cursor, &log);
+    let leaves = Event::Port(PortEvent::Left { port: third, quietly: false });
+    it.stop.as_mut().expect("it has one").entry = entries(&mut cursor, &[(leaves, Some(2_200))]);
+    it.inputs = vec![
+        inputs(port, 11, &[RecordedMessage::Close, payload("one")]),
+        inputs(third, 0, &[payload("two")]),
+    ];
+    it
+}
+
 fn samples() -> [Recording; 4] {
     [whole(), stopped(), whole().redacted(&[1; 32]), stopped().redacted(&[1; 32])]
 }
@@ -128,18 +159,19 @@ fn refusal(recording: &Recording) -> &'static str {
 
 #[test]
 fn files_survive() {
-    for recording in samples() {
+    for recording in samples().into_iter().chain([shared(), shared().redacted(&[1; 32])]) {
         assert_eq!(Recording::decode(&recording.encode()), Ok(recording));
     }
 }
 
 #[test]
 fn the_layout_stays_as_it_was_written_down() {
-    for (recording, golden) in samples().iter().zip([
-        &include_bytes!("golden/4-whole.marram")[..],
-        include_bytes!("golden/4-stopped.marram"),
-        include_bytes!("golden/4-whole-redacted.marram"),
-        include_bytes!("golden/4-stopped-redacted.marram"),
+    for (recording, golden) in samples().into_iter().chain([shared()]).zip([
+        &include_bytes!("golden/5-whole.marram")[..],
+        include_bytes!("golden/5-stopped.marram"),
+        include_bytes!("golden/5-whole-redacted.marram"),
+        include_bytes!("golden/5-stopped-redacted.marram"),
+        include_bytes!("golden/5-shared.marram"),
     ]) {
         assert_eq!(recording.encode(), golden);
     }
@@ -196,6 +228,17 @@ fn files_from_before_cells_had_clients_are_read() {
 }
 
 #[test]
+fn files_from_before_cells_were_shared_are_read() {
+    let golden = [
+        &include_bytes!("golden/4-whole.marram")[..],
+        include_bytes!("golden/4-stopped.marram"),
+        include_bytes!("golden/4-whole-redacted.marram"),
+        include_bytes!("golden/4-stopped-redacted.marram"),
+    ];
+    reads_as_samples(golden, |_| {});
+}
+
+#[test]
 fn a_file_that_was_cut_short_or_changed_anywhere_is_refused_with_the_place() {
     for recording in samples() {
         let file = recording.encode();
@@ -220,6 +263,10 @@ fn a_file_that_was_cut_short_or_changed_anywhere_is_refused_with_the_place() {
     }
 }
 
+fn leaves() -> Event {
+    Event::Port(PortEvent::Left { port: Port(2), quietly: false })
+}
+
 fn log_of(event: Event) -> Bytes {
     entries(&mut Cursor { last_ns: 2_000 }, &[(event, None)])
 }
@@ -240,7 +287,7 @@ fn with_client(header: Option<Box<Header>>) -> Option<Box<Header>> {
 #[test]
 fn what_does_not_make_sense_is_refused_although_its_checksums_hold() {
     type Change = fn(&mut Recording);
-    let changes: [(Recording, Change, &str); 16] = [
+    let changes: [(Recording, Change, &str); 24] = [
         (stopped(), |it| it.about.session = SessionId([1; 16]), "another session"),
         (stopped(), |it| it.about.log_offset = 71, "another session or position"),
         (stopped(), |it| it.checkpoints.clear(), "the log continues is missing"),
@@ -251,6 +298,14 @@ fn what_does_not_make_sense_is_refused_although_its_checksums_hold() {
         (stopped(), |it| it.log = log_of(Event::Message(Port(2))), "a port that does not exist"),
         (stopped(), |it| it.log = log_of(Event::Message(Port::SERVER)), "a port that does not exist"),
         (stopped(), |it| it.header = with_client(it.header.take()), "of a shared cell"),
+        (stopped(), |it| it.log = log_of(leaves()), "the cell is not shared"),
+        (stopped(), |it| it.about.shared = true, "of a shared cell and the file is not"),
+        (shared(), |it| it.about.shared = false, "of a shared cell and the file is not"),
+        (shared(), |it| it.inputs[0].first = 12, "do not continue at the checkpoint"),
+        (shared(), |it| it.inputs[1].first = 1, "do not continue at the checkpoint"),
+        (shared(), |it| it.inputs.reverse(), "an unknown port"),
+        (shared(), |it| it.inputs[1].port = Port::SERVER, "an unknown port"),
+        (shared(), |it| it.inputs.clear(), "a port that does not exist"),
         (stopped(), |it| it.about.redacted = true, "another session or position"),
         (whole(), |it| it.about.redacted = true, "redacted and the file is not"),
         (whole(), |it| it.inputs[0].messages.0.swap(0, 1), "after its close"),
@@ -311,11 +366,18 @@ fn nothing_that_is_known_of_a_client_is_in_a_redacted_file() {
     let start = |client| Event::Start { seed: [9; 32], peers: Peers { client, ..Peers::default() } };
     let joined = |peer| Joined { port: Port(3), client: self::client(), datagrams: true, peer };
     let joins = |peer| Event::Port(PortEvent::Joined(Box::new(joined(peer))));
-    for log in [vec![start(client.clone())], vec![start(None), joins(client.clone())]] {
+    for (log, shared) in
+        [(vec![start(client.clone())], false), (vec![start(None), joins(client.clone())], true)]
+    {
         let log: Vec<_> = log.into_iter().map(|event| (event, Some(5))).collect();
         let log = entries(&mut Cursor::default(), &log);
         let inputs = vec![inputs(Port::CLIENT, 0, &[])];
-        nothing_of_the_client_is_shown(&Recording { log, inputs, ..whole() });
+        nothing_of_the_client_is_shown(&Recording {
+            about: About { shared, ..about() },
+            log,
+            inputs,
+            ..whole()
+        });
     }
 }
 

@@ -5,7 +5,7 @@ use super::{
     guests::{Guest, finish},
     world::{Seen, World, layout},
 };
-use crate::support::{self, stream::until};
+use crate::support::{self, marram, stream::until};
 use marram_cluster::{AgentSide, free_address};
 use serde_json::Value;
 use std::net::SocketAddr;
@@ -224,5 +224,51 @@ fn a_hall_goes_on_when_its_edge_is_stopped_in_order() {
         assert_eq!(Some(hall.backed().owner), before.backup);
         hall.world.restart(before.owner);
     }
+    hall.finish();
+}
+
+/// Records the cell at this edge, which may have to make its first checkpoint before. Returns the file and what the command says.
+fn record(hall: &Hall, owner: usize, file: &str) -> (String, Value) {
+    let session = hall.world.rows(owner)[0]["session"].as_str().unwrap().to_owned();
+    let file = hall.world.cluster.directory.path().join(file).to_str().unwrap().to_owned();
+    let edge = format!("http://{}", hall.world.cluster.edges[owner].admin());
+    let record = || {
+        let output = marram()
+            .args(["record", &session, "--edge", &edge, "--output", &file, "--json"])
+            .output()
+            .unwrap();
+        output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap())
+    };
+    let recorded: Value = until(record, || hall.world.cluster.logs.tail(60));
+    (file, recorded[0].clone())
+}
+
+/// The file alone runs to the state that the cell had.
+fn replays(file: &str) {
+    let output = marram().args(["replay", file, "--json"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let whole: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&whole["same"], &whole["halted"]["at"]), (&true.into(), &"end".into()), "{whole}");
+}
+
+#[test]
+fn a_hall_is_recorded_while_it_goes_on_and_runs_to_the_same_state() {
+    let mut hall = Hall::new("hall-record", support::UNSUSPECTING, "every = \"1ms\"");
+    hall.join(3);
+    hall.hear();
+    let before = hall.backed();
+    let (file, _) = record(&hall, before.owner, "first.marram");
+    replays(&file);
+    hall.world.cluster.edges[before.owner].kill();
+    hall.join(2);
+    hall.hear();
+    // The next owner goes on from a checkpoint with clients.
+    let (file, recorded) = record(&hall, before.backup.unwrap(), "second.marram");
+    assert_eq!(recorded["checkpoints"], 1, "{recorded}");
+    replays(&file);
+    let listed = marram().args(["replay", &file, "--list"]).output().unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    assert!(listed.contains("port 2 sends") && listed.contains("port 4 sends"), "{listed}");
+    hall.hear();
     hall.finish();
 }

@@ -15,12 +15,14 @@ use marram_session::{
         Attempt, BackupForm, EpochRelease, Feed, KeeperId, Now, Owner, OwnerEffect, OwnerPhase, OwnerPolicy,
         PortAttempt,
     },
+    replay::Gathered,
 };
 use marram_wire::{
     frame::{Code, Ended, Frame, Keeps, Stored},
-    header::Header,
+    header::{self, Header},
     id::{Generation, HostId, Port, SessionId},
     limits::charge,
+    recording::Recording,
 };
 use std::collections::{BTreeMap, VecDeque};
 
@@ -28,7 +30,16 @@ const BACKUP: KeeperId = KeeperId(7);
 const LINGER_MS: u32 = 1_000;
 
 fn shared(form: BackupForm) -> OwnerPolicy {
-    OwnerPolicy { form, server: None, keeps: Keeps::Messages, shared: true, linger_ms: LINGER_MS, ..policy() }
+    let keeps = Keeps::Messages;
+    OwnerPolicy {
+        form,
+        server: None,
+        keeps,
+        shared: true,
+        linger_ms: LINGER_MS,
+        record_stops: true,
+        ..policy()
+    }
 }
 
 /// A client with its end.
@@ -121,6 +132,8 @@ pub(crate) struct Hall {
     channels: u32,
     /// Checkpoints by their number, as an executor decrypts them.
     checkpoints: BTreeMap<u32, (Header, Teller)>,
+    /// Recordings that were made, and the refusals, in order.
+    pub(crate) recorded: VecDeque<Result<Recording, String>>,
 }
 
 impl Hall {
@@ -173,6 +186,7 @@ impl Hall {
             generations: 0,
             channels: 0,
             checkpoints: BTreeMap::new(),
+            recorded: VecDeque::new(),
         }
     }
 
@@ -269,6 +283,10 @@ impl Hall {
                 self.edge.feed.push_back(frame);
             }
             OwnerEffect::AskPort(session, _) => self.edge.asks.push(session),
+            OwnerEffect::Recorded(_, result) => {
+                let made = result.and_then(|gathered| self.assembles(*gathered));
+                self.recorded.push_back(made);
+            }
             OwnerEffect::Send(port, frame) => self.reaches_end(port, frame, out),
             OwnerEffect::Done(code, reason) if self.edge.may_end => self.edge.over = Some((code, reason)),
             OwnerEffect::Done(code, reason) => panic!("the cell is over: {code:?}: {reason}"),
@@ -285,6 +303,30 @@ impl Hall {
             Answer::Ran(ran) => self.edge.owner.ran(self.now, ran, out),
             Answer::Restored(cell, header) => self.edge.owner.restored(self.now, cell, Ok(header), out),
         }
+    }
+
+    /// The executor makes a file; its checkpoints are sealed only now, with their number as the state.
+    fn assembles(&self, mut gathered: Gathered) -> Result<Recording, String> {
+        let kept = gathered.own.as_mut().and_then(|own| own.checkpoint.as_mut());
+        if let Some(checkpoint) = kept {
+            let number = checkpoint.meta.number;
+            let plain = header::join(&self.checkpoints[&number].0, &number.to_le_bytes());
+            let seal = keys().seal(checkpoint.meta.generation);
+            checkpoint.bytes = seal.seal_checkpoint(number, plain).into();
+        }
+        gathered.assemble("edge-a".into(), 5, None).map_err(|error| error.to_string())
+    }
+
+    /// The cell at the beginning of a recording.
+    pub(crate) fn cell_of(&self, recording: &Recording) -> Teller {
+        let Some(state) = recording.checkpoints.first() else { return Teller::default() };
+        let number = u32::from_le_bytes(state[..].try_into().expect("its number"));
+        self.checkpoints[&number].1.clone()
+    }
+
+    /// The cell as it is.
+    pub(crate) fn cell(&self) -> &Teller {
+        &self.edge.cell
     }
 
     /// The executor gives the answers that waited.

@@ -5,6 +5,7 @@ mod apart;
 mod bench;
 mod budget;
 mod cell;
+mod cell_recording;
 mod covering;
 mod ending;
 mod hall;

@@ -1,7 +1,7 @@
 //! Recording a session without disturbing it, and playing the recording.
 
 use crate::owner::bench::{Bench, CLIENT, SERVER, keys, message, policy, set};
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use marram_session::{
     cell::{CellId, CellInput, CellOutput, CellStop, Ran, Run, RunOutcome, Seed},
     owner::{OwnerPolicy, RECORD_NS, RECORD_STOPPED_NS},
@@ -9,8 +9,6 @@ use marram_session::{
 };
 use marram_wire::{
     frame::{CheckpointPart, Frame, Keeps, Kept, KeptInput},
-    id::Port,
-    log::{Cursor, Entry, Event, PortEvent, Reads},
     recording::{RecordedStop, Recording},
     seal::Digest,
 };
@@ -466,19 +464,6 @@ fn a_redacted_recording_is_not_run() {
     record_whole(&mut bench, 1);
     let redacted = made(&mut bench).redacted(&keys().redaction());
     assert_eq!(Player::new(&redacted, CellId(1)).map(|_| ()), Err(PlayError::Redacted));
-}
-
-#[test]
-fn a_recording_with_clients_of_a_shared_cell_is_not_run() {
-    let mut bench = Bench::begun(policy());
-    record_whole(&mut bench, 1);
-    let mut recording = made(&mut bench);
-    let event = Event::Port(PortEvent::Left { port: Port(2), quietly: false });
-    let mut log = BytesMut::from(&recording.log[..]);
-    Cursor::default().put(&Entry { event, now_ns: None, reads: Reads::default() }, &mut log);
-    recording.log = log.freeze();
-    assert_eq!(Recording::decode(&recording.encode()), Ok(recording.clone()), "it can be listed");
-    assert_eq!(Player::new(&recording, CellId(1)).map(|_| ()), Err(PlayError::Clients));
 }
 
 #[test]

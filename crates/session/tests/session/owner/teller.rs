@@ -21,7 +21,7 @@ fn flow(line: &str) -> Option<CellOutput> {
 }
 
 /// The state of the cell.
-#[derive(Clone, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Teller {
     open: BTreeSet<Port>,
     told: u64,

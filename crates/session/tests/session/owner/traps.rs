@@ -4,11 +4,11 @@ use crate::owner::{hall::Hall, ports::check};
 use marram_session::owner::{BackupForm, Feed, OwnerPhase};
 use marram_wire::frame::{Code, Frame};
 
-type Step = fn(&mut Hall);
+pub(crate) type Step = fn(&mut Hall);
 
 /// How the third client stops the cell.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Fall {
+pub(crate) enum Fall {
     Open,
     Message,
     Close,
@@ -16,11 +16,11 @@ enum Fall {
     TooMuch,
 }
 
-const FALLS: [Fall; 5] = [Fall::Open, Fall::Message, Fall::Close, Fall::Leave, Fall::TooMuch];
+pub(crate) const FALLS: [Fall; 5] = [Fall::Open, Fall::Message, Fall::Close, Fall::Leave, Fall::TooMuch];
 const VILLAIN: usize = 2;
 
 /// It joins, does it, and others go on.
-fn script(fall: Fall) -> Vec<Step> {
+pub(crate) fn script(fall: Fall) -> Vec<Step> {
     let mut steps: Vec<Step> =
         vec![|hall| _ = hall.joins("a"), |hall| _ = hall.joins("b"), |hall| hall.says(0, "wake"), |hall| {
             hall.says(1, "one")
@@ -89,13 +89,13 @@ fn check_all(hall: &mut Hall, fall: Fall, what: &str) {
 
 /// With which backup, and from when on.
 #[derive(Clone, Copy, Debug)]
-enum Behind {
+pub(crate) enum Behind {
     Nothing,
     FromTheStart,
     Later(BackupForm, Feed),
 }
 
-const BEHIND: [Behind; 5] = [
+pub(crate) const BEHIND: [Behind; 5] = [
     Behind::Nothing,
     Behind::FromTheStart,
     Behind::Later(BackupForm::Log, Feed::Backup),
@@ -103,7 +103,7 @@ const BEHIND: [Behind; 5] = [
     Behind::Later(BackupForm::Pages, Feed::WarmBackup),
 ];
 
-fn hall(behind: Behind) -> Hall {
+pub(crate) fn hall(behind: Behind) -> Hall {
     match behind {
         Behind::Nothing => Hall::alone(BackupForm::Log),
         Behind::FromTheStart => {
