@@ -94,19 +94,16 @@ pub(super) fn make(
                 Ok(Hit { blows: vec![first, second], hit })
             })?
         }
-        Moment::Move => {
-            let to = scene.target_of_move(session, owner, round)?;
+        Moment::Move => while_talking(talk, Talk::ask, || {
+            let begun = scene.begin_move(session, owner, round)?;
+            wait_until_sending(scene, begun.from, begun.sent)?;
             // Both are struck, one after the other, whatever the client is.
-            let struck = [owner, to][(trial + combination.client as usize) % 2];
-            while_talking(talk, Talk::ask, || {
-                let begun = scene.begin_move(session, owner, to)?;
-                wait_until_sending(scene, owner, begun.sent)?;
-                let blow = scene.strike(combination.fault, struck, round)?;
-                // Until its client's agent has the other edge as the owner, the move is not over.
-                let hit = scene.is_orphan(session, begun.logs, Instant::now());
-                Ok(Hit { blows: vec![blow], hit })
-            })?
-        }
+            let struck = [begun.from, begun.to][(trial + combination.client as usize) % 2];
+            let blow = scene.strike(combination.fault, struck, round)?;
+            // Until its client's agent has the other edge as the owner, the move is not over.
+            let hit = scene.is_orphan(session, begun.logs, Instant::now());
+            Ok(Hit { blows: vec![blow], hit })
+        })?,
     };
     let gap = (0..ENOUGH).map(|_| talk.ask()).fold(gap, Duration::max);
     scene.undo(hit.blows)?;

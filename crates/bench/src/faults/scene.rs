@@ -384,37 +384,49 @@ impl Scene {
     }
 
     /// The edge that a session is moved to: one that is not its standby or backup, since that one needs no copy.
-    pub(super) fn target_of_move(
-        &self,
-        session: &Session,
-        owner: usize,
-        round: usize,
-    ) -> anyhow::Result<usize> {
+    fn target_of_move(&self, session: &Session, owner: usize, round: usize) -> anyhow::Result<usize> {
         let next = self.next_owner(session, owner, round)?;
         let other = (0..EDGES).find(|edge| ![owner, next].contains(edge));
         other.context("there is a third edge")
     }
 
-    /// Begins to move a session. It is asked for until it is accepted: edges that have just started dial each other.
-    pub(super) fn begin_move(&self, session: &Session, owner: usize, to: usize) -> anyhow::Result<Begun> {
-        let edge = self.cluster.edges[owner].client()?;
-        let name = self.cluster.edges[to].client()?.json(Method::GET, "/v1/edge")?;
-        let name = name["edge"].as_str().context("an edge has a name")?;
-        let path = format!("/v1/sessions/{}/move/{name}", session.id);
+    /// Begins to move a session from its owner. It is asked for until it is accepted: edges that have just started dial each other, and
+    /// on a busy machine the session may have left that edge just now.
+    pub(super) fn begin_move(
+        &self,
+        session: &Session,
+        mut owner: usize,
+        round: usize,
+    ) -> anyhow::Result<Begun> {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let begun = Begun { logs: self.cluster.logs.end(), sent: self.machine(owner)?.sent_bytes()? };
-            match edge.json(Method::POST, &path) {
-                Ok(_) => return Ok(begun),
-                Err(error) if Instant::now() > deadline => return Err(error.into()),
+            match self.try_move(session, owner, round) {
+                Ok(begun) => return Ok(begun),
+                Err(error) if Instant::now() > deadline => return Err(error),
                 Err(_) => std::thread::sleep(PAUSE),
             }
+            owner = self.owner(session)?.unwrap_or(owner);
         }
+    }
+
+    fn try_move(&self, session: &Session, from: usize, round: usize) -> anyhow::Result<Begun> {
+        let to = self.target_of_move(session, from, round)?;
+        let name = self.cluster.edges[to].client()?.json(Method::GET, "/v1/edge")?;
+        let name = name["edge"].as_str().context("an edge has a name")?;
+        let begun =
+            Begun { from, to, logs: self.cluster.logs.end(), sent: self.machine(from)?.sent_bytes()? };
+        let path = format!("/v1/sessions/{}/move/{name}", session.id);
+        self.cluster.edges[from].client()?.json(Method::POST, &path)?;
+        Ok(begun)
     }
 }
 
 /// Where a move began.
 pub(super) struct Begun {
+    /// The owner at that time.
+    pub(super) from: usize,
+    /// The edge to which the session is moved.
+    pub(super) to: usize,
     /// The end of the collected logs.
     pub(super) logs: usize,
     /// The bytes that the owner's machine had sent.
