@@ -26,7 +26,7 @@ impl Ends {
     /// The side of a client, whether or not its port is open.
     pub(super) fn client_at(&mut self, port: Port) -> Option<&mut EndState> {
         match self.index(port) {
-            Some(index) => Some(&mut self.sides[index]),
+            Some(index) => Some(&mut self[index]),
             None => self.ports.as_mut()?.entering.iter_mut().find(|side| side.port == port),
         }
     }
@@ -39,14 +39,14 @@ impl Ends {
 
     /// Clients whose ports are open, or about to be.
     pub(super) fn client_count(&self) -> usize {
-        self.ports.as_ref().map_or(0, |list| self.sides.len() + list.entering.len())
+        self.ports.as_ref().map_or(0, |list| self.len() + list.entering.len())
     }
 
     /// The port of the client with this session, if it has one.
     pub(super) fn port_of(&self, session: SessionId) -> Option<Port> {
         let entering = self.ports.iter().flat_map(|list| &list.entering);
         let is_it = |side: &&EndState| side.client.as_ref().is_some_and(|it| it.client.session == session);
-        self.sides.iter().chain(entering).find(is_it).map(|side| side.port)
+        self.iter().chain(entering).find(is_it).map(|side| side.port)
     }
 
     /// A client that will not join after all.
@@ -56,28 +56,21 @@ impl Ends {
         }
     }
 
-    /// Opens the port of this side. Returns its index.
-    fn open_port(&mut self, side: EndState) -> usize {
-        let at = self.sides.partition_point(|other| other.port < side.port);
-        self.sides.insert(at, side);
-        at
-    }
-
     /// What the log is to say next of a port, with the handlers that this runs, in reverse order.
     pub(super) fn next_port_event(&mut self) -> Option<(Event, Vec<CellInput>)> {
-        let list = self.ports.as_mut()?;
-        let pends = |side: &EndState| side.client.as_ref().is_some_and(|client| client.pending.is_some());
+        self.ports.as_ref()?;
         // One that was expelled leaves before anything else happens.
-        let expelled = |side: &EndState| side.client.as_ref().is_some_and(|client| client.expelled);
-        let first = self.sides.iter().position(|side| pends(side) && expelled(side));
-        let mut at = first.or_else(|| self.sides.iter().position(pends));
+        let first = self.queues().events.first().map(|(_, port)| *port);
+        let mut at = first.and_then(|port| self.index(port));
         // One joins only if nothing else is to be said: its port is open from then on.
         if at.is_none() {
+            let pends = |side: &EndState| side.client.as_ref().is_some_and(|it| it.pending.is_some());
+            let list = self.ports.as_mut()?;
             let joins = list.entering.iter().position(pends)?;
             let side = list.entering.remove(joins);
-            at = Some(self.open_port(side));
+            at = Some(self.insert(side));
         }
-        let event = self.sides[at?].client.as_mut()?.pending.take()?;
+        let event = self[at?].client.as_mut()?.pending.take()?;
         let inputs = self.run_port_event(&event)?;
         Some((Event::Port(event), inputs))
     }
@@ -93,7 +86,7 @@ impl Ends {
                 }
                 let mut side = EndState::new(*port, client.host);
                 side.client = Some(ClientPort::new(client.clone()));
-                self.open_port(side);
+                self.insert(side);
             }
             PortEvent::Resumed { port, generation } => {
                 let client = self.client_at(*port)?.client.as_mut()?;
@@ -121,7 +114,7 @@ impl Ends {
     pub(super) fn take_taped(&mut self, port: Port) -> Option<Message> {
         let message = self.ports.as_mut()?.tape.take(port)?;
         let index = self.index(port)?;
-        self.sides[index].consumed(&message);
+        self[index].consumed(&message);
         Some(message)
     }
 
@@ -136,7 +129,7 @@ impl Ends {
         let list = self.ports.as_mut()?;
         let port = list.leaving.take()?;
         list.resting.extend(log_end.map(|offset| (port, offset)));
-        self.sides.retain(|side| side.port != port);
+        self.remove(port);
         Some(port)
     }
 
@@ -151,7 +144,7 @@ impl Ends {
     pub(super) fn all_away(&mut self) {
         let Some(list) = &mut self.ports else { return };
         list.entering.clear();
-        for side in &mut self.sides {
+        for side in self.iter_mut() {
             side.channel = None;
             if let Some(client) = &mut side.client {
                 client.phase = PortPhase::Away;
@@ -168,7 +161,7 @@ impl Ends {
             let (state, expelled) = (side.to_header(), client.expelled);
             Some(ClientState { state, client: client.client.clone(), expelled })
         };
-        Many(self.sides.iter().filter_map(state).collect())
+        Many(self.iter().filter_map(state).collect())
     }
 
     /// As when a checkpoint of a shared cell was taken. False if its ports are out of order.
@@ -186,7 +179,7 @@ impl Ends {
             side.restore(state);
             side
         });
-        self.sides = sides.collect();
+        self.replace(sides.collect());
         ascend && self.index(Port::SERVER).is_none()
     }
 }

@@ -1,6 +1,6 @@
 //! The owner's state for one end: what it sent, what it received, and what may be sent to it.
 
-use super::client_port::ClientPort;
+use super::{client_port::ClientPort, queues::Queued};
 use crate::credit::InputCredit;
 use alloc::{boxed::Box, collections::VecDeque};
 use bytes::Bytes;
@@ -75,6 +75,9 @@ pub(super) struct EndState {
     /// Up to where the last of these named the log, and up to where the end is known to have it.
     pub(super) asked_log: u64,
     pub(super) confirmed_log: u64,
+    /// Of a shared cell: the chores for which it has changed since they were done, a bitmap; and for what it is in a queue.
+    pub(super) noted: u16,
+    pub(super) queued: Queued,
     /// How much of them, or of the log, the end may keep before a checkpoint is due, as it said on this channel.
     allowance: u64,
 }
@@ -115,6 +118,8 @@ impl EndState {
             unanswered: 0,
             asked_log: 0,
             confirmed_log: 0,
+            noted: 0,
+            queued: Queued::default(),
             allowance: CHECKPOINT_AFTER_BYTES,
         }
     }
@@ -284,16 +289,24 @@ impl EndState {
     }
 
     /// The next output that credit allows, if the entry that produced it is logged.
+    fn output(&self) -> Option<&Message> {
+        let message = self.outbox.get(self.sent).filter(|_| self.sent < self.releasable());
+        message.filter(|message| charge(message.payload.len()) <= self.credit)
+    }
+
+    /// Whether an output may be sent.
+    pub(super) fn has_output(&self) -> bool {
+        self.output().is_some()
+    }
+
+    /// The same, which is sent now.
     pub(super) fn next_output(&mut self) -> Option<Message> {
-        let message = self.outbox.get(self.sent).filter(|_| self.sent < self.releasable())?;
+        let message = self.output()?.clone();
         let cost = charge(message.payload.len());
-        if cost > self.credit {
-            return None;
-        }
         self.credit -= cost;
         self.unsent_charge -= cost;
         self.sent += 1;
-        Some(message.clone())
+        Some(message)
     }
 
     /// How many outputs the end will have acknowledged once all outputs in flight have arrived.

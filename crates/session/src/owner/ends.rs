@@ -7,6 +7,7 @@ use super::{
     pauses::Pauses,
     port_list::PortList,
     share::OwnerShare,
+    sides::Sides,
 };
 use crate::{
     cell::{CellInput, CellOutput},
@@ -34,27 +35,25 @@ pub(super) const OUTBOX_MAX: u64 = UNSENT_MAX + 2 * OUTPUT_WINDOW;
 /// The sides of a session, by port: one, or two if its app has a server. Only those of a shared cell become more and fewer.
 #[derive(Debug)]
 pub(super) struct Ends {
-    /// In ascending order of their ports.
-    pub(super) sides: Vec<EndState>,
+    sides: Sides,
     /// Of a shared cell: clients that are about to join, and what only such a cell needs.
     pub(super) ports: Option<Box<PortList>>,
-    /// Index of the side that is considered first for the next message, so that no end waits for another that always
-    /// sends.
-    turn: usize,
+    /// The port that is considered first for the next message, so that no end waits for another that always sends.
+    turn: Port,
     /// How much the session may keep here.
     pub(super) share: OwnerShare,
 }
 
 impl Deref for Ends {
-    type Target = [EndState];
+    type Target = Sides;
 
-    fn deref(&self) -> &[EndState] {
+    fn deref(&self) -> &Sides {
         &self.sides
     }
 }
 
 impl DerefMut for Ends {
-    fn deref_mut(&mut self) -> &mut [EndState] {
+    fn deref_mut(&mut self) -> &mut Sides {
         &mut self.sides
     }
 }
@@ -62,6 +61,11 @@ impl DerefMut for Ends {
 /// The bit of a side by its index. Sides from 63 on share one, and wait for each other.
 fn bit(index: usize) -> u64 {
     1 << index.min(63)
+}
+
+/// Whether the end of a side must take more first.
+fn is_full(side: &EndState, share: OwnerShare) -> bool {
+    side.unsent_charge > UNSENT_MAX || side.outbox_charge > share.outbox()
 }
 
 /// What has passed between an owner and one end, for listings.
@@ -102,19 +106,14 @@ impl Ends {
 
     /// The agent of the end at each port, in ascending order of ports.
     pub(super) fn new(sides: impl Iterator<Item = (Port, HostId)>) -> Self {
-        let sides: Vec<_> = sides.map(|(port, host)| EndState::new(port, host)).collect();
-        assert!(sides.is_sorted_by(|one, next| one.port < next.port), "ports ascend");
-        Self { sides, ports: None, turn: 0, share: OwnerShare::largest() }
+        let sides = Sides::new(sides.map(|(port, host)| EndState::new(port, host)).collect());
+        Self { sides, ports: None, turn: Port::CLIENT, share: OwnerShare::largest() }
     }
 
     /// Those of a shared cell that has no client.
     pub(super) fn of_shared_cell() -> Self {
-        Self { ports: Some(Box::default()), ..Self::new(core::iter::empty()) }
-    }
-
-    /// Index of the side at this port, if the session has one.
-    pub(super) fn index(&self, port: Port) -> Option<usize> {
-        self.sides.binary_search_by_key(&port, |side| side.port).ok()
+        let (sides, ports) = (Sides::of_clients(), Some(Box::default()));
+        Self { sides, ports, turn: Port::CLIENT, share: OwnerShare::largest() }
     }
 
     /// Whether the checkpoint with this header has the ports of these ends. A shared cell has those that the header says.
@@ -149,7 +148,7 @@ impl Ends {
 
     pub(super) fn held_bytes(&self) -> u64 {
         let ports = self.ports.as_ref().map_or(0, |ports| ports.held_bytes());
-        ports + self.sides.iter().map(EndState::held_bytes).sum::<u64>()
+        ports + self.sides.held_bytes()
     }
 
     /// Those that a session has from its start to its end: none of a shared cell's.
@@ -240,18 +239,17 @@ impl Ends {
         if self.ports.is_some() {
             return 0;
         }
-        let full = |side: &EndState| self.is_full(side);
+        let full = |side: &EndState| is_full(side, self.share);
         let bits = self.sides.iter().enumerate().map(|(index, side)| if full(side) { bit(index) } else { 0 });
         bits.fold(0, |all, bit| all | bit)
     }
 
-    /// Whether the end of a side must take more first.
-    fn is_full(&self, side: &EndState) -> bool {
-        side.unsent_charge > UNSENT_MAX || side.outbox_charge > self.share.outbox()
-    }
-
     /// Records to which sides the messages of this port are answered.
     pub(super) fn learn(&mut self, port: Port, outputs: &[CellOutput]) {
+        if self.ports.is_some() {
+            // A client that takes nothing delays itself alone.
+            return;
+        }
         let outputs = outputs.iter().filter_map(|made| match made {
             CellOutput::Message { port, .. } | CellOutput::Close { port } => self.index(*port),
             CellOutput::Pause { .. } | CellOutput::Resume { .. } => None,
@@ -265,22 +263,28 @@ impl Ends {
     /// Ports in turn. Skips ports with messages that were answered to a `full` side, and messages beyond the credit of
     /// a paused port.
     pub(super) fn next_message(&mut self, full: u64, pauses: &Pauses) -> Option<(Port, Message)> {
-        let (count, clients) = (self.sides.len(), self.paused_clients());
-        for step in 0..count {
-            let index = (self.turn + step) % count;
-            let side = &self.sides[index];
-            let is_paused = || pauses.stops(side.port, clients);
+        let (clients, turn) = (self.paused_clients(), self.turn);
+        let may = |side: &EndState, share: OwnerShare| {
             let client = side.client.as_ref();
-            let rests = client.is_some_and(|client| client.rests() || self.is_full(side));
-            if rests || side.reaches & full != 0 || (side.is_beyond_credit() && is_paused()) {
-                continue;
-            }
-            if let Some(message) = self.sides[index].take_input() {
-                self.turn = (index + 1) % count;
-                return Some((self.sides[index].port, message));
-            }
-        }
-        None
+            let rests = client.is_some_and(|client| client.rests() || is_full(side, share));
+            let is_stopped = || side.is_beyond_credit() && pauses.stops(side.port, clients);
+            !side.inputs.is_empty() && !rests && side.reaches & full == 0 && !is_stopped()
+        };
+        let share = self.share;
+        let found = if self.ports.is_some() {
+            self.sides.queues();
+            let waiting = &self.sides.settled().messages;
+            let ports = waiting.range(turn..).chain(waiting.range(..turn));
+            let mut indices = ports.filter_map(|port| self.sides.index(*port));
+            indices.find(|index| may(&self.sides[*index], share))
+        } else {
+            let after = self.sides.iter().position(|side| side.port >= turn).unwrap_or(0);
+            let count = self.sides.len();
+            (after..count).chain(0..after).find(|index| may(&self.sides[*index], share))
+        };
+        let side = &mut self.sides[found?];
+        self.turn = Port(side.port.0.saturating_add(1));
+        Some((side.port, side.take_input()?))
     }
 
     /// Sealed log that the end at `index` was not sent yet.
@@ -296,7 +300,7 @@ impl Ends {
 
     /// Sends a frame to each linked end.
     pub(super) fn send(&self, frame: impl Fn(Channel) -> Frame, out: &mut Vec<OwnerEffect>) {
-        for side in &self.sides {
+        for side in self.sides.iter() {
             out.extend(side.channel.map(|channel| OwnerEffect::Send(side.port, frame(channel))));
         }
     }
@@ -368,7 +372,7 @@ impl Ends {
     ) {
         let (end, tag, window) = (log.end(), log.tag(), self.share.window());
         let clients = self.paused_clients();
-        for side in &mut self.sides {
+        for side in self.sides.iter_mut() {
             let Some(channel) = side.channel else { continue };
             let credit = side.begin_credit(window, pauses.stops(side.port, clients));
             let has = side.promised.as_ref().map_or(0, |promised| promised.log_end);

@@ -4,7 +4,7 @@
 //! stood when an epoch ended. Once that epoch is confirmed, what it has produced up to there may leave, and ends forget what it has
 //! consumed. What a handler that runs has consumed belongs to a later epoch, whatever it has produced so far.
 
-use super::{Now, Owner, OwnerEffect, OwnerPhase, boundary::Boundary, end_state::EndState};
+use super::{Now, Owner, OwnerEffect, OwnerPhase, boundary::Boundary, end_state::EndState, sides::Chore};
 use alloc::{collections::VecDeque, vec::Vec};
 use marram_wire::{
     frame::{GroupId, Keep, Truncate},
@@ -204,8 +204,11 @@ impl Owner {
         self.epochs.confirmed = self.epochs.confirmed.max(generation);
         // Pages may have come since this epoch ended. Then it says nothing new, and a port may have another client since.
         if at.log_offset >= self.epochs.kept.log_offset {
-            for side in self.ends.iter_mut() {
-                side.logged = side.logged.max(at.mark(side.port).produced);
+            for port in at.differ(&self.epochs.kept) {
+                if let Some(index) = self.ends.index(port) {
+                    let side = &mut self.ends[index];
+                    side.logged = side.logged.max(at.mark(port).produced);
+                }
             }
             self.epochs.kept.clone_from(at);
         }
@@ -249,10 +252,14 @@ impl Owner {
         if !self.about.has_backup() {
             return self.ends.iter_mut().for_each(EndState::mark_logged);
         }
-        self.epochs.last.set(&self.log, &self.ends);
+        self.epochs.last.set(&self.log, &mut self.ends);
         self.ask_pages_if_much();
         if self.epochs.release == EpochRelease::Alone {
-            self.ends.iter_mut().for_each(EndState::mark_logged);
+            for port in self.epochs.last.differ(&self.epochs.kept) {
+                if let Some(index) = self.ends.index(port) {
+                    self.ends[index].mark_logged();
+                }
+            }
             self.epochs.is_due = true;
             self.epochs.kept.clone_from(&self.epochs.last);
             if self.phase() == OwnerPhase::Running {
@@ -265,7 +272,7 @@ impl Owner {
 
     /// The cell has replayed all that this owner was fed, or has chosen.
     pub(super) fn stands_at_end(&mut self) {
-        self.epochs.last.set(&self.log, &self.ends);
+        self.epochs.last.set(&self.log, &mut self.ends);
         if self.epochs.release == EpochRelease::Alone {
             self.epochs.kept.clone_from(&self.epochs.last);
         }
@@ -300,11 +307,13 @@ impl Owner {
     /// Ends forget what was consumed, and all forget the log, up to where everything is kept, if that is much.
     pub(super) fn forget_if_much(&mut self, out: &mut Vec<OwnerEffect>) {
         let at = &self.epochs.kept;
-        let allowed = |side: &EndState| FORGET_BYTES.min(side.allowance() / 2);
         // What a shared cell keeps for itself is not forgotten, and the ends need not be told again.
         let forgot_to = if self.keep.is_some() { self.epochs.forgot_to } else { 0 };
         let is_much = at.log_offset.saturating_sub(self.log.floor().max(forgot_to)) >= FORGET_BYTES
-            || self.ends.iter().any(|side| at.mark(side.port).uncovered >= allowed(side));
+            || self.ends.visit(Chore::Measure).any(|index| {
+                let side = &self.ends[index];
+                at.mark(side.port).uncovered >= side.forget_at()
+            });
         if is_much {
             self.forget_kept(out);
         }
@@ -315,8 +324,14 @@ impl Owner {
         let mut told = core::mem::take(&mut self.epochs.told);
         let at = &self.epochs.kept;
         let (kept_to, kept_tag) = (at.log_offset, at.tag);
-        for side in self.ends.iter_mut() {
-            let mark = at.mark(side.port);
+        let is_shared = self.ends.ports.is_some();
+        for index in self.ends.visit(Chore::Forget) {
+            let mark = at.mark(self.ends[index].port);
+            if is_shared && mark.uncovered == 0 {
+                // It was told, or is told when it is back.
+                continue;
+            }
+            let side = &mut self.ends[index];
             side.uncovered = side.uncovered.saturating_sub(mark.uncovered);
             told.push((side.port, mark.uncovered));
             let (log_offset, tag, sent) = (0, [0; 8], mark.took);
@@ -340,5 +355,12 @@ impl Owner {
             let own = self.keep.as_ref().and_then(|keep| keep.log_floor());
             self.log.truncate(self.epochs.kept.log_offset.min(own.unwrap_or(u64::MAX)));
         }
+    }
+}
+
+impl EndState {
+    /// The end is told to forget once it keeps messages of this charge that are kept elsewhere.
+    pub(super) fn forget_at(&self) -> u64 {
+        FORGET_BYTES.min(self.allowance() / 2)
     }
 }

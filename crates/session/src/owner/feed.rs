@@ -158,7 +158,7 @@ impl Owner {
                 }
             }
             Frame::Acknowledged(acknowledged) => {
-                follow.take_received(&acknowledged, self.ends.ports.is_some());
+                follow.take_received(&acknowledged, &mut self.ends);
                 follow.drop_received(&mut self.ends);
             }
             Frame::Renewed(renewed) => {

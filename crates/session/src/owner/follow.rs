@@ -11,6 +11,7 @@ use super::{
     log::{Checkmark, Log},
     open::is_chain,
     recall::Recall,
+    sides::Chore,
 };
 use crate::{
     cell::{CellError, CellId, Seed},
@@ -395,8 +396,10 @@ impl Follow {
     }
 
     /// The ends have received these outputs, by port.
-    pub(super) fn take_received(&mut self, acknowledged: &Acknowledged, has_ports: bool) {
+    pub(super) fn take_received(&mut self, acknowledged: &Acknowledged, ends: &mut Ends) {
+        let has_ports = ends.ports.is_some();
         for told in &acknowledged.received.0 {
+            ends.changed(told.port);
             let at = self.received.binary_search_by_key(&told.port, |(port, _)| *port);
             match at {
                 Ok(at) => self.received[at].1 = told.count,
@@ -411,12 +414,15 @@ impl Follow {
         self.received.retain(|(at, _)| *at != port);
     }
 
-    /// Drops outputs that the ends have received.
+    /// Drops outputs that the ends have received, of those ends at which something has changed.
     pub(super) fn drop_received(&self, ends: &mut Ends) {
-        for (port, received) in &self.received {
-            let Some(index) = ends.index(*port) else { continue };
-            let side = &mut ends[index];
-            while side.acknowledged() < *received && side.was_received_elsewhere() {}
+        for index in ends.visit(Chore::Drop) {
+            let at = self.received.binary_search_by_key(&ends[index].port, |(port, _)| *port);
+            let received = at.map_or(0, |at| self.received[at].1);
+            if ends[index].acknowledged() < received {
+                let side = &mut ends[index];
+                while side.acknowledged() < received && side.was_received_elsewhere() {}
+            }
         }
     }
 
@@ -496,7 +502,7 @@ impl Follow {
 
     /// I38 of docs/protocol.md.
     pub(super) fn invariants(&self, ends: &Ends, log: &Log) -> Result<(), BrokenInvariant> {
-        let has_all = self.received.iter().map(|(port, _)| *port).eq(ends.iter().map(|side| side.port));
+        let has_all = self.received.iter().map(|(port, _)| *port).eq(ends.all().map(|side| side.port));
         holds!("I38", ends.ports.is_some() || has_all);
         holds!("I38", self.base.offset <= log.end());
         holds!("I38", self.arriving.as_ref().is_none_or(|(meta, got)| *got <= meta.size));

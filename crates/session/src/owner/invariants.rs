@@ -8,6 +8,7 @@ use super::{
     ends::Ends,
     phase::Phase,
     protection::Protection,
+    sides::Chore,
 };
 use crate::invariant::{BrokenInvariant, holds};
 use alloc::collections::VecDeque;
@@ -31,7 +32,7 @@ impl Owner {
             matches!(self.phase, Phase::Running | Phase::Promising(_) | Phase::Detached | Phase::Confirming);
         holds!("I29", !self.runner.is_busy() || may_run);
         holds!("I38", (self.phase() == OwnerPhase::Following) <= self.follow.is_some());
-        for side in self.ends.iter() {
+        for side in self.ends.all() {
             side.invariants(self.follow.is_some())?;
             let linked = self.phase() == OwnerPhase::Running && side.channel.is_some();
             let protected = linked && self.about.keeps_log();
@@ -40,6 +41,7 @@ impl Owner {
             holds!("I49", side.kept_from.is_none() || self.about.is_protected_for_now());
         }
         self.ends.client_invariants()?;
+        self.chore_invariants()?;
         if let Phase::Promising(opening) = &self.phase {
             opening.invariants(&self.ends)?;
         }
@@ -55,6 +57,35 @@ impl Owner {
         self.checkpointer.invariants(&self.about, &self.log)?;
         self.recordings.invariants()?;
         self.replicas.invariants()
+    }
+}
+
+impl Owner {
+    /// I52: what is done only for sides that have changed is done for all.
+    fn chore_invariants(&self) -> Result<(), BrokenInvariant> {
+        if self.ends.ports.is_none() {
+            return Ok(());
+        }
+        self.ends.queue_invariants()?;
+        let (last, kept) = (self.epochs.last(), self.epochs.kept());
+        let (clients, window) = (self.ends.paused_clients(), self.ends.share.window());
+        let runs = self.phase() == OwnerPhase::Running && !self.runner.is_busy();
+        for side in self.ends.all() {
+            let has_changed = |chore| self.ends.has_changed(side, chore);
+            holds!("I52", has_changed(Chore::Mark) || last.mark(side.port) == side.mark());
+            holds!("I52", side.logged >= kept.mark(side.port).produced.min(side.produced));
+            holds!("I52", has_changed(Chore::Send) || side.channel.is_none() || !side.has_output());
+            let is_owed = side.channel.is_some() && side.input_credit.due(window).is_some();
+            let is_stopped = || self.state.pauses().stops(side.port, clients);
+            holds!("I52", !runs || has_changed(Chore::Grant) || !is_owed || is_stopped());
+            holds!("I52", has_changed(Chore::Look) || !(side.may_finish() || side.is_slow()));
+            let is_much = kept.mark(side.port).uncovered >= side.forget_at();
+            holds!("I52", !runs || has_changed(Chore::Measure) || !is_much);
+            holds!("I52", has_changed(Chore::Forget) || kept.mark(side.port).uncovered == 0);
+            let is_logged = has_changed(Chore::Log) || side.logged == side.produced;
+            holds!("I52", self.follow.is_none() || is_logged);
+        }
+        Ok(())
     }
 }
 
@@ -81,9 +112,9 @@ impl Ends {
     /// I52 of docs/protocol.md.
     fn client_invariants(&self) -> Result<(), BrokenInvariant> {
         let Some(list) = &self.ports else { return Ok(()) };
-        holds!("I52", self.iter().map(|side| side.port).is_sorted_by(|one, next| one < next));
+        holds!("I52", self.all().map(|side| side.port).is_sorted_by(|one, next| one < next));
         holds!("I52", list.entering.iter().all(|side| self.index(side.port).is_none()));
-        for side in self.iter().chain(&list.entering) {
+        for side in self.all().chain(&list.entering) {
             let Some(client) = &side.client else { continue };
             holds!("I52", side.port != Port::SERVER);
             holds!("I52", side.channel.is_none() || client.phase == PortPhase::Linked);

@@ -42,6 +42,7 @@ mod invariants;
 mod keep;
 mod leave;
 mod log;
+mod marks;
 mod open;
 mod opening;
 mod page_feed;
@@ -52,6 +53,7 @@ mod policy;
 mod port_list;
 mod ports;
 mod protection;
+mod queues;
 mod rebuild;
 mod recall;
 mod record;
@@ -62,6 +64,7 @@ mod room;
 mod run;
 mod runner;
 mod share;
+mod sides;
 mod state;
 mod takeover;
 mod tape;
@@ -282,6 +285,13 @@ impl Owner {
     #[must_use]
     pub fn tasks(&self) -> TaskCounts {
         self.state.counts()
+    }
+
+    /// How many ends were looked at so far, each time that all were or those at which something had changed: what its clients cost a
+    /// shared cell.
+    #[must_use]
+    pub fn ends_visited(&self) -> u64 {
+        self.ends.visits()
     }
 
     /// Bytes held in memory for the session, without its cell.

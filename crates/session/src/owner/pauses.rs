@@ -3,7 +3,7 @@
 //! A pause only withholds credit. Messages within the credit that an end still has arrive and are handled. Which ports
 //! are paused follows from the log alone, so a replay pauses the same ports, and a checkpoint's header lists them.
 
-use super::{Owner, OwnerEffect, end_state::EndState, ends::Ends};
+use super::{Owner, OwnerEffect, end_state::EndState, ends::Ends, sides::Chore};
 use crate::credit::InputCredit;
 use alloc::{collections::BTreeSet, vec::Vec};
 use marram_wire::{
@@ -100,13 +100,16 @@ impl Ends {
     /// Returns credit for what was consumed. The end of a paused port gets it when the port is resumed.
     pub(super) fn give_credit(&mut self, pauses: &Pauses, out: &mut Vec<OwnerEffect>) {
         let (clients, window) = (self.paused_clients(), self.share.window());
-        for side in self.iter_mut() {
+        for index in self.visit(Chore::Grant) {
+            let side = &self[index];
             if let Some(channel) = side.channel
                 && let Some(bytes) = side.input_credit.due(window)
                 && !pauses.stops(side.port, clients)
-                && side.input_credit.grant(bytes)
             {
-                out.push(OwnerEffect::Send(side.port, Credit { channel, received: 0, bytes }.into()));
+                let side = &mut self[index];
+                if side.input_credit.grant(bytes) {
+                    out.push(OwnerEffect::Send(side.port, Credit { channel, received: 0, bytes }.into()));
+                }
             }
         }
     }

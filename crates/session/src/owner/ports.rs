@@ -8,10 +8,10 @@ use super::{
     client_port::{ClientPort, PortPhase},
     end_state::{EndState, Message},
     epochs::EpochRelease,
+    sides::Chore,
 };
 use crate::{credit::InputCredit, trace};
 use alloc::{boxed::Box, format, string::String, vec::Vec};
-use core::ops::Range;
 use marram_wire::{
     frame::{Channel, Chosen, Code, Finish, Frame, Input, Live, Promise, Promised, Truncate},
     id::{Generation, HostId, Port, SessionId},
@@ -311,7 +311,9 @@ impl Owner {
         let (window, tag) = (self.ends.share.window(), self.log.tag());
         let clients = self.ends.paused_clients();
         let mut is_any = false;
-        for index in 0..self.ends.len() {
+        let confirming: Vec<Port> = self.ends.queues().confirming.iter().copied().collect();
+        for port in confirming {
+            let Some(index) = self.ends.index(port) else { continue };
             let side = &mut self.ends[index];
             let Some(client) = side.client.as_mut() else { continue };
             let PortPhase::Confirming(channel, offset) = client.phase else { continue };
@@ -350,7 +352,7 @@ impl Owner {
             if !self.holds_outputs() {
                 self.release_to(index, out);
             }
-            self.look_at(now, index..index + 1, out);
+            self.look_at(now, [index], out);
             // The room that it made lets its own messages in, and no other's.
             if self.ends.at(port).is_some_and(|side| !side.inputs.is_empty()) {
                 self.pump(now, out);
@@ -360,28 +362,26 @@ impl Owner {
 
     /// Finishes with the clients that are done, and ends those that do not take what is sent to them.
     pub(super) fn look_at_clients(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
-        self.look_at(now, 0..self.ends.len(), out);
+        if self.ends.ports.is_some() {
+            let changed = self.ends.visit(Chore::Look);
+            self.look_at(now, changed, out);
+        }
     }
 
     /// The same, of the clients at these indices.
     ///
     /// The end of one that is done says first that it has everything: one that is away then comes back, and hears it from this owner or
     /// the next one. Had the log said before that it left, none would know that it was done.
-    fn look_at(&mut self, now: Now, clients: Range<usize>, out: &mut Vec<OwnerEffect>) {
-        if self.ends.ports.is_none() {
-            return;
-        }
+    fn look_at(&mut self, now: Now, clients: impl IntoIterator<Item = usize>, out: &mut Vec<OwnerEffect>) {
         let mut slow = Vec::new();
-        for side in self.ends.iter_mut().take(clients.end).skip(clients.start) {
-            let (linked, is_done) = (side.channel, side.is_done());
-            // What waits for the backup is no fault of the client.
-            let is_slow = side.produced == side.logged && side.unsent_charge > UNSENT_SHARED_MAX;
-            let Some(client) = side.client.as_mut().filter(|client| !client.leaves()) else { continue };
-            if let Some(channel) = linked.filter(|_| is_done && !client.finishes) {
+        for index in clients {
+            let side = self.ends.quietly(index);
+            let (channel, is_slow) = (side.channel.filter(|_| side.may_finish()), side.is_slow());
+            slow.extend(is_slow.then_some(side.port));
+            if let (Some(channel), Some(client)) = (channel, &mut side.client) {
                 client.finishes = true;
                 out.push(OwnerEffect::Send(side.port, Finish { channel }.into()));
             }
-            slow.extend(is_slow.then_some(side.port));
         }
         for port in slow {
             let why = format!(
@@ -458,14 +458,14 @@ impl Owner {
             return;
         }
         let linger_ns = u64::from(self.about.policy.linger_ms) * 1_000_000;
+        let is_due = |since_ns: u64| since_ns.saturating_add(linger_ns) <= now.mono_ns;
+        let away = self.ends.queues().away.iter();
+        let due: Vec<_> = away.take_while(|(since_ns, _)| since_ns.is_none_or(is_due)).copied().collect();
         let mut over = Vec::new();
-        for side in self.ends.sides.iter_mut() {
-            let port = side.port;
-            let Some(client) = side.client.as_mut().filter(|client| !client.leaves()) else { continue };
-            if client.phase == PortPhase::Away {
-                let since_ns = *client.away_since_ns.get_or_insert(now.mono_ns);
-                over.extend((since_ns.saturating_add(linger_ns) <= now.mono_ns).then_some(port));
-            }
+        for (since_ns, port) in due {
+            let client = self.ends.client_at(port).and_then(|side| side.client.as_mut());
+            client.into_iter().for_each(|client| client.away_since_ns = since_ns.or(Some(now.mono_ns)));
+            over.extend(is_due(since_ns.unwrap_or(now.mono_ns)).then_some(port));
         }
         for port in over {
             self.end_client(
@@ -478,11 +478,11 @@ impl Owner {
     }
 
     /// When a client that is away is to leave, or is to be looked at, in monotonic nanoseconds.
-    pub(super) fn clients_due_ns(&self) -> Option<u64> {
+    pub(super) fn clients_due_ns(&mut self) -> Option<u64> {
+        self.ends.ports.as_ref()?;
         let linger_ns = u64::from(self.about.policy.linger_ms) * 1_000_000;
-        let away = self.ends.iter().filter_map(|side| side.client.as_ref());
-        let away = away.filter(|client| client.phase == PortPhase::Away && !client.leaves());
-        away.map(|client| client.away_since_ns.map_or(0, |since_ns| since_ns.saturating_add(linger_ns))).min()
+        let (since_ns, _) = self.ends.queues().away.first()?;
+        Some(since_ns.map_or(0, |since_ns| since_ns.saturating_add(linger_ns)))
     }
 
     /// The cell runs: each client's end is to be asked for its promise. One that the last owner had expelled leaves.
@@ -504,5 +504,19 @@ impl Owner {
     /// Whether confirmations are not needed.
     pub(super) fn runs_alone(&self) -> bool {
         self.epoch_release() == EpochRelease::Alone
+    }
+}
+
+impl EndState {
+    /// Whether its client is to be asked to say that it has everything.
+    pub(super) fn may_finish(&self) -> bool {
+        let may = |client: &ClientPort| !client.leaves() && !client.finishes;
+        self.is_done() && self.channel.is_some() && self.client.as_deref().is_some_and(may)
+    }
+
+    /// Whether its client does not take what is sent to it. What waits for the backup is no fault of the client.
+    pub(super) fn is_slow(&self) -> bool {
+        let stays = self.client.as_ref().is_some_and(|client| !client.leaves());
+        stays && self.produced == self.logged && self.unsent_charge > UNSENT_SHARED_MAX
     }
 }

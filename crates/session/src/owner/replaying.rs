@@ -5,7 +5,7 @@
 //! treats it as a stopped handler. So the session may be tried once more, perhaps elsewhere, and no further (I27 of
 //! docs/protocol.md).
 
-use super::{Now, Owner, OwnerEffect, StandbyError, end_state::EndState, follow::Follow, phase::replay_of};
+use super::{Now, Owner, OwnerEffect, StandbyError, follow::Follow, phase::replay_of, sides::Chore};
 use crate::{
     bug,
     cell::{CellStop, Ran, Run, RunOutcome},
@@ -136,7 +136,9 @@ impl Owner {
             follow.port_left(port);
         }
         // What this owner was fed, or what the ends keep, is logged.
-        self.ends.iter_mut().for_each(EndState::mark_logged);
+        for index in self.ends.visit(Chore::Log) {
+            self.ends.quietly(index).mark_logged();
+        }
         let reported = self.follow.as_mut().and_then(|follow| follow.entry_replayed());
         out.extend(reported.map(OwnerEffect::ToFeeder));
     }

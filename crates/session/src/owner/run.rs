@@ -6,6 +6,7 @@ use super::{
     end_state::EndState,
     phase::Phase,
     runner::{Runner, Running},
+    sides::Chore,
 };
 use crate::{
     bug,
@@ -22,7 +23,7 @@ use marram_wire::{
 impl Owner {
     /// The time of the next action, on the monotonic clock.
     #[must_use]
-    pub fn due_ns(&self) -> Option<u64> {
+    pub fn due_ns(&mut self) -> Option<u64> {
         let is_running = self.phase() == OwnerPhase::Running;
         let may_run = is_running && !self.awaits_keeper_or_group();
         let timer_ns = self.runner.timer_due_ns(&self.ends, &self.log, &self.state).filter(|_| may_run);
@@ -232,7 +233,7 @@ impl Owner {
         if self.holds_outputs() {
             return;
         }
-        for index in 0..self.ends.len() {
+        for index in self.ends.visit(Chore::Send) {
             self.release_to(index, out);
         }
         self.finish_if_done(out);
@@ -255,7 +256,8 @@ impl Owner {
         {
             out.push(OwnerEffect::Send(port, LogOnly { channel, entries, tag }.into()));
         }
-        while let Some(message) = self.ends[index].next_output() {
+        // What is sent was the chore.
+        while let Some(message) = self.ends.quietly(index).next_output() {
             let increment =
                 if keep { self.ends.increment(index, &self.log, self.about.seal()) } else { None };
             let output = Output { channel, increment, close: message.close, payload: message.payload };

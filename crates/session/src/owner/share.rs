@@ -5,7 +5,7 @@
 //! cell rests while an end has not acknowledged as many outputs. Whatever the share is, the cell runs once all outputs
 //! are acknowledged, and an end has credit once all of its messages are consumed.
 
-use super::{Owner, OwnerEffect, OwnerPhase, ends::OUTBOX_MAX};
+use super::{Owner, OwnerEffect, OwnerPhase, ends::OUTBOX_MAX, sides::Chore};
 use crate::{end::Share, trace};
 use alloc::vec::Vec;
 use marram_wire::limits::{INPUT_WINDOW, INPUT_WINDOW_MIN};
@@ -55,6 +55,9 @@ impl OwnerShare {
 impl Owner {
     /// Sets how much the session may keep here: it counts from the owner's next step on.
     pub fn share(&mut self, share: OwnerShare) {
+        if self.ends.share.window != share.window {
+            self.ends.all_changed(Chore::Grant);
+        }
         self.ends.share = share;
     }
 

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     cell::{CellInput, CellOutput, Ran, Seed},
     invariant::BrokenInvariant,
-    owner::pauses::Pauses,
+    owner::{pauses::Pauses, sides::Chore},
     schedule::{TaskCounts, Tasks, Timers},
     trace,
     trace::TraceContext,
@@ -120,12 +120,14 @@ impl CellState {
                 CellOutput::Pause { stage, port } => {
                     let is_port = ends.index(*port).is_some();
                     if self.pauses.pause(*stage, *port, is_port) {
+                        ends.all_changed(Chore::Grant);
                         trace!(context, "stage {stage} pauses port {}", port.0);
                     }
                     continue;
                 }
                 CellOutput::Resume { stage, port } => {
                     if self.pauses.resume(*stage, *port) {
+                        ends.all_changed(Chore::Grant);
                         trace!(context, "stage {stage} resumes port {}", port.0);
                     }
                     continue;

@@ -5,10 +5,11 @@
 
 use super::{
     Now, Owner, OwnerEffect, OwnerPhase,
-    boundary::{Boundary, Mark},
+    boundary::Boundary,
     client_port::PortPhase,
     end_state::{EndState, Message},
     ends::Ends,
+    marks::Mark,
     rebuild::Rebuild,
     runner::Running,
 };
@@ -171,12 +172,12 @@ impl Ends {
         let has_joined = |side: &EndState| {
             side.client.as_ref().is_none_or(|client| client.client.generation != Generation::NONE)
         };
-        self.sides.retain(has_joined);
-        for side in &mut self.sides {
+        self.retain(has_joined);
+        for side in self.iter_mut() {
             side.go_back(last.mark(side.port));
         }
         if let Some(index) = self.index(port) {
-            let side = &mut self.sides[index];
+            let side = &mut self[index];
             side.drop_inputs();
             side.input_closed &= !message.is_some_and(|message| message.close);
         }

@@ -128,6 +128,8 @@ pub(crate) struct Hall {
     pub(crate) now: Now,
     /// Whether the seals of the next owner wait.
     pub(crate) holds_after_promotion: bool,
+    /// How many ends the backup looked at when it was fed the last entry.
+    pub(crate) visits_of_last_entry: u64,
     generations: u64,
     channels: u32,
     /// Checkpoints by their number, as an executor decrypts them.
@@ -183,6 +185,7 @@ impl Hall {
             clients: Vec::new(),
             holds_after_promotion: false,
             now: Now { mono_ns: 5_000, unix_ns: 1_000_000 },
+            visits_of_last_entry: 0,
             generations: 0,
             channels: 0,
             checkpoints: BTreeMap::new(),
@@ -561,7 +564,11 @@ impl Hall {
             client.end.drift();
         }
         for frame in frames {
+            let (before, is_entry) = (self.edge.owner.ends_visited(), matches!(frame, Frame::Fed(_)));
             self.step(|owner, now, out| owner.fed(now, frame, out));
+            if is_entry {
+                self.visits_of_last_entry = self.edge.owner.ends_visited() - before;
+            }
         }
         self.step(|owner, _, out| owner.feed_lost(out));
         self.step(|owner, now, out| owner.join_group(now, [6; 16], EpochRelease::Alone, out));

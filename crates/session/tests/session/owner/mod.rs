@@ -13,6 +13,7 @@ mod keeping;
 mod kept;
 mod leaving;
 mod live;
+mod many;
 mod opening;
 mod origin;
 mod pages;
