@@ -102,8 +102,8 @@ fn announce(state: &AdminState, manifest: &Manifest, text: &str, image: ImageHas
 /// one is complete, so one may take half of the limit.
 fn large(manifest: &Manifest, checkpoints_max: u64) -> Option<String> {
     let memory: u64 = manifest.stages.iter().map(|stage| stage.quotas.memory).sum();
-    // Under `epoch` nothing takes checkpoints of cells that run.
-    let takes_some = !matches!(manifest.protect, Protect::None | Protect::Epoch);
+    // No end keeps checkpoints where outputs wait for a backup.
+    let takes_some = manifest.protect != Protect::None && manifest.epoch.is_none();
     let is_large = takes_some && memory > checkpoints_max / 2;
     is_large.then(|| {
         format!(
@@ -164,7 +164,7 @@ fn survives(manifest: &Manifest) -> &'static str {
         (Protect::None, _) if manifest.shared => {
             "nothing: all its sessions on an edge share one cell, and end with the shard that runs it"
         }
-        (Protect::Epoch, _) if manifest.shared => {
+        (_, _) if manifest.shared => {
             "the edge that runs the one cell of all its clients, or that edge's backup, one after the other; not both at once, and \
              not its edge while it runs without a backup. A client leaves when its agent dies, and the others go on"
         }

@@ -94,7 +94,7 @@ impl AdminState {
     /// Whether an app of which clients share one cell in the domain is reached through gates of this edge. The cell outlives its clients,
     /// so they may be in a gate, which must reach the edge that has the cell.
     pub(super) fn gates_reach_cell(&self, shared: bool, protect: Protect) -> bool {
-        shared && protect == Protect::Epoch && self.gates_dial
+        shared && protect != Protect::None && self.gates_dial
     }
 
     /// The edge that has the only copy of the coordinator's store in it, if one has.

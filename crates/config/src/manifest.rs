@@ -173,7 +173,7 @@ enum Keeper {
     Both,
 }
 
-/// `cell`: one for each client, or one for all clients of an edge, or with `epoch` of all edges.
+/// `cell`: one for each client, or one for all clients of an edge, or with a backup of all edges.
 #[derive(Deserialize, Clone, Copy, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 enum Sharing {
@@ -195,10 +195,11 @@ impl Written {
             files: self.files,
             keys: self.keys,
         };
-        let protection = protect(source, self.protect.as_ref(), shared)?;
-        let epoch = epoch::resolve(source, self.epoch, protection)?;
+        let written = protect(source, self.protect.as_ref(), shared)?;
+        let protection = stand_by(source, written, self.standby.as_ref())?;
+        let epoch = epoch::resolve(source, self.epoch, (protection, shared))?;
         if let Some(epoch) = &epoch {
-            self.keep.suits_epochs(source, epoch.form)?;
+            self.keep.suits_epochs(source, protection, epoch.form)?;
         }
         Ok(Manifest {
             stages: stages::resolve(source, only, self.stage, stage_quotas)?,
@@ -206,7 +207,7 @@ impl Written {
             shared,
             priority: self.schedule.priority(source)?,
             tenant: self.schedule.tenant.map_or_else(|| self.name.0.clone(), |tenant| tenant.0),
-            protect: stand_by(source, protection, self.standby.as_ref())?,
+            protect: protection,
             keep: self.keep.keeper(source, self.server.is_some())?,
             witness: self.keep.witness(source, protection, self.server.is_some())?,
             recovery_target: self.keep.recovery_target.map_or(RECOVERY_TARGET, |time| time.into_inner().0),
@@ -227,7 +228,7 @@ fn protect(source: &Source, written: Option<&Spanned<String>>, shared: bool) -> 
     };
     let what = match written.get_ref().as_str() {
         // Two ends cannot hold the log of a cell that has other clients (docs/protocol.md, "Chains and shared cells").
-        "endpoints" | "standby" if shared => "a shared cell cannot be kept by the ends of one session; write \"epoch\" (one cell for all \
+        "endpoints" if shared => "a shared cell cannot be kept by the ends of one session; write \"standby\" or \"epoch\" (one cell for all \
              edges, with a backup), \"none\" (one on each edge; its clients' connections and its state end with the edge), or give every \
              client a cell with `cell = \"client\"`"
             .to_string(),
@@ -284,8 +285,8 @@ impl WrittenSchedule {
 }
 
 impl WrittenKeep {
-    /// Under `epoch` the backup has all that a recovery needs.
-    fn suits_epochs(&self, source: &Source, form: BackupForm) -> Result<(), Problem> {
+    /// Where outputs wait for a backup, it has all that a recovery needs.
+    fn suits_epochs(&self, source: &Source, protect: Protect, form: BackupForm) -> Result<(), Problem> {
         let (span, what) = if let Some(written) = &self.checkpoint {
             (written.span(), "the backup holds the cell, and ends keep no checkpoints")
         } else if let Some(written) = &self.witness {
@@ -298,7 +299,9 @@ impl WrittenKeep {
         } else {
             return Ok(());
         };
-        Err(source.problem(&span, format!("has no effect with `protect = \"epoch\"`: {what}; remove it")))
+        let protect = protect.written();
+        Err(source
+            .problem(&span, format!("has no effect here with `protect = \"{protect}\"`: {what}; remove it")))
     }
 
     /// A witness only helps where one end could lie about the past: with a server, that server's

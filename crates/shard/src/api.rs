@@ -381,7 +381,7 @@ record! {
         witness: WitnessMode,
         /// Where its cells read objects from; none if they may not.
         cache: Option<crate::cache::CachePolicy>,
-        /// When outputs leave, if it is protected by epochs.
+        /// When outputs leave, if they wait for a backup.
         epoch: Option<EpochSettings>,
     }
 }
@@ -393,10 +393,20 @@ impl App {
         AppVersion { app: self.name.clone(), image: self.image }
     }
 
+    /// Whether outputs of its sessions wait for a backup. Those of a shared cell do so under every protection: no end can keep it.
+    #[must_use]
+    pub fn has_backup(&self) -> bool {
+        match self.protect {
+            Protect::Epoch => true,
+            Protect::Warm | Protect::Hot => self.shared,
+            Protect::None | Protect::Endpoints => false,
+        }
+    }
+
     /// Whether its clients share cells that have a backup.
     #[must_use]
     pub fn shares_protected_cells(&self) -> bool {
-        self.shared && self.protect == Protect::Epoch
+        self.shared && self.has_backup()
     }
 }
 

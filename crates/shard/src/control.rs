@@ -10,8 +10,8 @@ mod tests;
 use crate::api::{
     App, AppName, AppVersion, CellRow, CheckpointHolder, ClaimAnswer, Configure, Counter, FromShard, Grant,
     GroupClaim, Missing, MoveOver, MovePlan, MoveSession, MoveWish, NoteLevel, OwnerPhase, PlanMoves,
-    Protect, ReplicationPolicy, SessionRow, SlotAnswer, SlotQuery, Tag, Tagged, ToShard, WitnessAnswer,
-    WitnessMode, WitnessQuery, WitnessReport,
+    ReplicationPolicy, SessionRow, SlotAnswer, SlotQuery, Tag, Tagged, ToShard, WitnessAnswer, WitnessMode,
+    WitnessQuery, WitnessReport,
 };
 use crate::coordinator::{Parts, Placements, StoreEdge, contents::EdgeStoreSeen};
 use alloc::{
@@ -623,17 +623,18 @@ impl Control {
                     .into(),
             );
         }
-        if app.protect == Protect::Epoch && !self.config.coordinator {
-            return ControlAnswer::Refused(
-                "protect = \"epoch\" requires a coordinator, which decides between a primary and its backup, and this edge has none: \
-                 add [coordinator] to its configuration, or choose another protection"
-                    .into(),
-            );
+        if app.has_backup() && !self.config.coordinator {
+            let cell = if app.shared { " of a shared cell" } else { "" };
+            return ControlAnswer::Refused(alloc::format!(
+                "protect = \"{}\"{cell} requires a coordinator, which decides between a primary and its backup, and this edge has none: \
+                 add [coordinator] to its configuration, or choose another protection",
+                app.protect.written()
+            ));
         }
         let names_it = |policy: &&ReplicationPolicy| policy.app.as_ref() == Some(&app.name);
-        for policy in self.config.policies.iter().filter(names_it).filter(|_| app.protect != Protect::Epoch) {
+        for policy in self.config.policies.iter().filter(names_it).filter(|_| !app.has_backup()) {
             let text = alloc::format!(
-                "policy `{}` has no effect: app `{}` is not deployed with protect = \"epoch\"",
+                "policy `{}` has no effect: app `{}` is not deployed with protect = \"epoch\", nor as a protected shared cell",
                 policy.name,
                 app.name
             );

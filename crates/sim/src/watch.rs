@@ -569,6 +569,9 @@ impl Watch {
         self.channels.insert((wire, promise.channel), bound);
         self.opened.insert((position, session), generation);
         self.feeds.promise(position, promise);
+        if promise.shared && promise.fresh && promise.live.is_none() {
+            self.clocks.begins((wire, promise.channel));
+        }
         let track = self.sessions.entry(session).or_default();
         let ends = if promise.peer.is_some() { 2 } else { 1 };
         if let Some(attempt) = track.attempts.get_mut(&generation) {

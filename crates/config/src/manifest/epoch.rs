@@ -1,4 +1,5 @@
-//! `[epoch]`: how often the outputs of sessions leave that wait for a backup, and how long a session waits for a new one.
+//! `[epoch]`: how often the outputs of sessions leave that wait for a backup, and how long a session waits for a new one. Those of a shared
+//! cell with a standby wait for a backup too, which confirms each message.
 //!
 //! ```text
 //! every := time of 500us to 1s, or "message"
@@ -36,22 +37,31 @@ pub(super) struct Written {
     form: Option<Spanned<String>>,
 }
 
-/// The table of an app with this protection; none for every other protection.
+/// The table of an app with this protection, and what stands for it where a shared cell has a standby; none for every other protection.
 pub(super) fn resolve(
     source: &Source,
     written: Option<Spanned<Written>>,
-    protect: Protect,
+    (protect, shared): (Protect, bool),
 ) -> Result<Option<EpochSettings>, Problem> {
     match (written, protect) {
         (written, Protect::Epoch) => {
             written.map(Spanned::into_inner).unwrap_or_default().resolve(source).map(Some)
         }
+        // Checkpoint and log at hand, or replayed as it comes.
+        (None, Protect::Warm) if shared => Ok(Some(standby(BackupForm::Auto))),
+        (None, Protect::Hot) if shared => Ok(Some(standby(BackupForm::Log))),
         (None, _) => Ok(None),
         (Some(written), _) => {
             let what = "[epoch] needs `protect = \"epoch\"`; write that, or remove the table";
             Err(source.problem(&written.span(), what))
         }
     }
+}
+
+/// What one client sees must not be ordered otherwise for another, so each output waits until the standby has what led to it.
+fn standby(form: BackupForm) -> EpochSettings {
+    let alone_after_ms = u32::try_from(ALONE_AFTER.as_millis()).unwrap_or(u32::MAX);
+    EpochSettings { every_us: 0, alone_after_ms, form }
 }
 
 impl Written {
@@ -129,7 +139,19 @@ mod tests {
         ] {
             assert_eq!(parse(&format!("protect = \"epoch\"\n{epoch}")), expected, "{epoch}");
         }
-        assert_eq!(parse("protect = \"none\""), Ok(None));
+        for (protect, form) in [
+            ("none", None),
+            ("standby", Some(BackupForm::Auto)),
+            ("standby\"\nstandby = \"warm", Some(BackupForm::Auto)),
+            ("standby\"\nstandby = \"hot", Some(BackupForm::Log)),
+        ] {
+            let expected = form.map(|form| EpochSettings { every_us: 0, alone_after_ms: 3_000, form });
+            let shared = format!("cell = \"shared\"\nprotect = \"{protect}\"");
+            assert_eq!(parse(&shared), Ok(expected), "{protect}");
+            assert_eq!(parse(&format!("protect = \"{protect}\"")), Ok(None), "{protect}");
+        }
+        let target = "cell = \"shared\"\nprotect = \"standby\"\n[keep]\nrecovery_target = \"1ms\"";
+        assert!(parse(target).is_ok(), "a warm standby replays when it goes on");
         for (written, form) in
             [("log", BackupForm::Log), ("auto", BackupForm::Auto), ("pages", BackupForm::Pages)]
         {
@@ -162,6 +184,19 @@ mod tests {
             (format!("{epoch}\n[epoch]\neach = \"1ms\""), &[":5", "each", "`every`"]),
             ("[epoch]\nevery = \"1ms\"".into(), &[":3", "`epoch`", "`protect = \"epoch\"`", "remove"]),
             ("protect = \"standby\"\n[epoch]".into(), &[":4", "`protect = \"epoch\"`"]),
+            ("cell = \"shared\"\nprotect = \"standby\"\n[epoch]".into(), &[":5", "`protect = \"epoch\"`"]),
+            (
+                "cell = \"shared\"\nprotect = \"standby\"\n[keep]\ncheckpoint = \"client\"".into(),
+                &[":6", "`keep.checkpoint`", "`protect = \"standby\"`", "backup", "remove"],
+            ),
+            (
+                "cell = \"shared\"\nprotect = \"standby\"\nstandby = \"hot\"\n[keep]\nrecovery_target = \"1ms\"".into(),
+                &[":7", "`keep.recovery_target`", "replays", "remove"],
+            ),
+            (
+                "cell = \"shared\"\nprotect = \"endpoints\"".into(),
+                &[":4", "`protect`", "\"standby\"", "\"epoch\"", "\"none\"", "\"client\""],
+            ),
             (
                 format!("{epoch}\ncell = \"shared\"\nserver = \"web\""),
                 &[":5", "`server`", "clients only", "\"client\""],

@@ -28,6 +28,7 @@ impl Control {
         }
         let backup = row.keepers.iter().find(|keeper| keeper.kind == KeeperKind::Backup);
         let mut lines = match row.protect {
+            _ if row.cell.is_some() => with_backup(row.backing, backup, store),
             Protect::Epoch => with_backup(row.backing, backup, store),
             _ => Self::with_ends(row),
         };

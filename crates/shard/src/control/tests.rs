@@ -1,7 +1,7 @@
 //! The control, driven by shards and operators of the test.
 
 use super::*;
-use crate::api::{BackupForm, EpochSettings};
+use crate::api::{BackupForm, EpochSettings, Protect};
 
 fn app(name: &str, image: u8) -> App {
     App { image: ImageHash([image; 32]), ..crate::api::tests::app(name, 0) }
@@ -235,11 +235,20 @@ fn a_question_is_answered_when_every_shard_has_or_died() {
 }
 
 #[test]
-fn epochs_need_a_coordinator() {
-    for (coordinator, says) in [(false, "[coordinator]"), (true, "")] {
+fn a_backup_needs_a_coordinator() {
+    let apps = [(Protect::Epoch, false, true), (Protect::Epoch, true, true), (Protect::Warm, false, false)];
+    let shared = [(Protect::Warm, true, true), (Protect::Hot, true, true), (Protect::None, true, false)];
+    for ((protect, shared, has_backup), coordinator) in
+        apps.into_iter().chain(shared).flat_map(|it| [(it, false), (it, true)])
+    {
         let app = App {
-            protect: Protect::Epoch,
-            epoch: Some(EpochSettings { every_us: 1_000, alone_after_ms: 0, form: BackupForm::Log }),
+            protect,
+            shared,
+            epoch: has_backup.then_some(EpochSettings {
+                every_us: 1_000,
+                alone_after_ms: 0,
+                form: BackupForm::Log,
+            }),
             ..app("a", 1)
         };
         let request = ControlRequest::Deploy(app);
@@ -248,8 +257,10 @@ fn epochs_need_a_coordinator() {
             ControlOutput::Answer { answer: ControlAnswer::Refused(why), .. } => Some(why.as_str()),
             _ => None,
         });
-        assert_eq!(refused.is_some(), !coordinator);
-        assert!(refused.unwrap_or_default().contains(says), "{refused:?}");
+        let is_refused = has_backup && !coordinator;
+        assert_eq!(refused.is_some(), is_refused, "{protect:?}, {shared}");
+        let says = |why: &str| why.contains("[coordinator]") && why.contains(protect.written());
+        assert!(refused.is_none_or(says), "{refused:?}");
     }
 }
 

@@ -190,7 +190,7 @@ impl Shard {
         }
         self.may_open_backed(now, id, out)?;
         let (app, ends) = self.resolve(now, wire, hello, proven, out)?;
-        if app.protect == Protect::Epoch {
+        if app.has_backup() {
             self.refuse_unbacked(id, hello.fresh)?;
         }
         if !self.sessions.has(id) {
@@ -200,7 +200,7 @@ impl Shard {
                 return refuse(Code::Busy, SESSIONS_MAX_REACHED);
             }
             // Checked for room before the recorder is asked: its answer must not be in vain.
-            let may_be_recorded = !hello.fresh && !matches!(app.protect, Protect::None | Protect::Epoch);
+            let may_be_recorded = !hello.fresh && app.protect != Protect::None && !app.has_backup();
             if may_be_recorded && may_recall && self.recall(now, wire, hello, out) {
                 return Ok(());
             }

@@ -456,8 +456,8 @@ fn policy(app: &App, config: &Configure) -> OwnerPolicy {
         server: app.server.clone(),
         keeps: match app.protect {
             Protect::None => Keeps::Nothing,
-            Protect::Epoch => Keeps::Messages,
-            Protect::Endpoints | Protect::Warm | Protect::Hot => Keeps::All,
+            _ if app.has_backup() => Keeps::Messages,
+            _ => Keeps::All,
         },
         form: app.epoch.as_ref().map_or_else(Default::default, |epoch| epoch.form),
         holder: match app.keep {

@@ -97,6 +97,7 @@ impl Shard {
     fn keeps_its_standby(&self, id: SessionId, to: &Destination) -> Result<(), String> {
         let Some(session) = self.sessions.get(id) else { return Ok(()) };
         let asks = matches!(self.apps.protect(&session.owner), Protect::Warm | Protect::Hot);
+        let asks = asks && !session.owner.has_backup();
         let third = || self.keepers.edges_for(id, &self.config.edge).any(|edge| edge != to.edge);
         let connected = || self.peers.as_ref().is_some_and(|peers| peers.is_connected(&to.edge));
         // A shard never stands by for another one of its edge.

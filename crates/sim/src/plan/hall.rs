@@ -2,13 +2,15 @@
 
 use super::{Load, MS, Plan, S, Script, Service, Visit, script};
 use crate::random::Random;
-use marram_shard::api::{App, CheckpointHolder, Protect};
+use marram_shard::api::{App, BackupForm, CheckpointHolder, EpochSettings, Protect};
 
 /// Of a hundred seeds.
 const PERCENT: u64 = 6;
 /// Most have a few clients, and as many of a hundred this many.
 const CROWD: u64 = 50;
 const CROWDED_PERCENT: u64 = 2;
+/// So many have a standby: each message is an epoch.
+const STANDBY_PERCENT: u64 = 20;
 
 pub(super) fn draw(seed: u64) -> bool {
     Random::new(seed, 201).percent(PERCENT)
@@ -37,10 +39,15 @@ pub(super) fn prepare(plan: &mut Plan) {
     // The agents of servers have nothing to lose.
     plan.first.kind = plan.first.kind.on(random.index(plan.clients));
     let like = &plan.apps[Service::Alone as usize];
+    let standby = standby(plan.seed);
+    let settings = |(_, form): (_, BackupForm)| {
+        like.epoch.as_ref().map(|epoch| EpochSettings { every_us: 0, form, ..epoch.clone() })
+    };
     let app = App {
         name: Service::Hall.name().into(),
         image: Service::Hall.image(false),
-        protect: Protect::Epoch,
+        protect: standby.map_or(Protect::Epoch, |(protect, _)| protect),
+        epoch: standby.map_or(like.epoch.clone(), settings),
         keep: CheckpointHolder::Client,
         shared: true,
         ..like.clone()
@@ -49,6 +56,13 @@ pub(super) fn prepare(plan: &mut Plan) {
     (plan.poison, plan.recorder, plan.datagrams) = (None, None, [false; 2]);
     // A shard that is full refuses further clients, as its operator wishes.
     plan.shard_memory_max = 0;
+}
+
+/// The standby of some halls, and what it gets, as manifests have it.
+fn standby(seed: u64) -> Option<(Protect, BackupForm)> {
+    let mut random = Random::new(seed, 203);
+    let kinds = [(Protect::Warm, BackupForm::Auto), (Protect::Hot, BackupForm::Log)];
+    random.percent(STANDBY_PERCENT).then(|| random.pick(&kinds))
 }
 
 /// What one of them does. More of them than elsewhere reset their connections, and some read nothing for a while.
@@ -76,7 +90,7 @@ mod tests {
 
     #[test]
     fn a_hall_has_clients_at_all_agents_and_a_backup() {
-        let mut counts = BTreeSet::new();
+        let (mut counts, mut protections) = (BTreeSet::new(), BTreeSet::new());
         for seed in 0..300 {
             let plan = Plan::of_scenario(seed, Some(Scenario::Hall));
             assert!(plan.visits.iter().all(|visit| visit.service == Service::Hall));
@@ -88,8 +102,12 @@ mod tests {
             let hall = plan.apps.last().unwrap();
             assert!(hall.shared && hall.epoch.is_some() && hall.server.is_none());
             assert_eq!((&hall.name[..], hall.image), ("hall", Service::Hall.image(false)));
+            let is_standby = hall.protect != Protect::Epoch;
+            assert!(!is_standby || hall.epoch.as_ref().is_some_and(|epoch| epoch.every_us == 0));
+            protections.insert(hall.protect.written());
             counts.insert(plan.visits.len());
         }
         assert_eq!(counts, (2..=12).chain([50]).collect());
+        assert_eq!(protections, BTreeSet::from(["epoch", "standby"]));
     }
 }

@@ -3,7 +3,7 @@
 //! any more, may tell a client that has gone to the next one: its end refuses that.
 
 use marram_wire::id::{Generation, SessionId};
-use std::collections::{BTreeMap, btree_map::Entry};
+use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 
 /// Session times less the time of the history, in nanoseconds.
 #[derive(Debug, Default)]
@@ -12,11 +12,19 @@ pub(crate) struct Clocks {
     sent: BTreeMap<(usize, u32), (Generation, i64)>,
     /// What an end of the session has first accepted, and in which generation.
     accepted: BTreeMap<SessionId, (Generation, i64)>,
+    /// Where an owner has asked for a session as a new one, of which it knows nothing.
+    begins: BTreeSet<(usize, u32)>,
     /// The session that is in there since the last time.
     is_new: Option<SessionId>,
 }
 
 impl Clocks {
+    /// An owner asks, over this channel, for the session of a client that its cell does not know. The client has neither sent nor received
+    /// anything: it begins again, perhaps with another cell in the place of one that is lost.
+    pub(crate) fn begins(&mut self, channel: (usize, u32)) {
+        self.begins.insert(channel);
+    }
+
     /// An owner tells an end of a session the session time. An error if it is ahead.
     pub(crate) fn sent(
         &mut self,
@@ -26,6 +34,9 @@ impl Clocks {
         session_ns: i64,
     ) -> Result<(), String> {
         let offset_ns = session_ns.saturating_sub_unsigned(now_ns);
+        if self.begins.remove(&channel) {
+            self.accepted.remove(&session);
+        }
         self.sent.insert(channel, (generation, offset_ns));
         let ahead = |(first, known_ns): &&(Generation, i64)| generation >= *first && *known_ns < offset_ns;
         self.accepted.get(&session).filter(ahead).map_or(Ok(()), |(_, known_ns)| {

@@ -10,7 +10,15 @@ use marram_cluster::{AgentSide, free_address};
 use serde_json::Value;
 use std::net::SocketAddr;
 
-const MANIFEST: &str = "cell = \"shared\"\nprotect = \"epoch\"\n";
+/// How a hall is protected: with epochs of this table, or with a standby.
+fn epochs(table: &str) -> String {
+    format!("protect = \"epoch\"\n[epoch]\n{table}\n")
+}
+
+fn standby(kind: &str) -> String {
+    format!("protect = \"standby\"\nstandby = \"{kind}\"\n")
+}
+
 /// Pieces that every guest must have heard of before and after each fault.
 const SOME: u64 = 5;
 
@@ -22,8 +30,8 @@ struct Hall {
 }
 
 impl Hall {
-    fn new(purpose: &'static str, timeouts: &str, epoch: &str) -> Self {
-        let rest = format!("{MANIFEST}[epoch]\n{epoch}\n");
+    fn new(purpose: &'static str, timeouts: &str, protection: &str) -> Self {
+        let rest = format!("cell = \"shared\"\n{protection}");
         let mut world = World::with_app(layout(purpose, 3, timeouts), 3, ("hall", &rest));
         let agents = [(); 2].map(|()| free_address().unwrap());
         let listen = |at: &SocketAddr| format!("[[listen]]\naddress = \"{at}\"\napp = \"hall\"\n");
@@ -64,8 +72,8 @@ impl Hall {
 }
 
 /// Kills the cell's edge, again and again, and starts it again. A guest more comes each time.
-fn killed(purpose: &'static str, guests: usize, kills: usize, epoch: &str) {
-    let mut hall = Hall::new(purpose, support::UNSUSPECTING, epoch);
+fn killed(purpose: &'static str, guests: usize, kills: usize, protection: &str) {
+    let mut hall = Hall::new(purpose, support::UNSUSPECTING, protection);
     hall.join(guests);
     for round in 0..kills {
         hall.hear();
@@ -82,24 +90,32 @@ fn killed(purpose: &'static str, guests: usize, kills: usize, epoch: &str) {
 #[test]
 fn a_hall_goes_on_when_its_edge_is_killed() {
     let kills = support::amount("MARRAM_EPOCH_KILLS", 6);
-    killed("hall-kills", 4, kills, "every = \"1ms\"");
+    killed("hall-kills", 4, kills, &epochs("every = \"1ms\""));
 }
 
 #[test]
 fn a_hall_goes_on_from_pages_when_its_edge_is_killed() {
     let kills = support::amount("MARRAM_EPOCH_KILLS", 6);
-    killed("hall-kills-pages", 4, kills, "every = \"1ms\"\nform = \"pages\"");
+    killed("hall-kills-pages", 4, kills, &epochs("every = \"1ms\"\nform = \"pages\""));
+}
+
+#[test]
+fn a_hall_with_a_standby_goes_on_when_its_edge_is_killed() {
+    let kills = support::amount("MARRAM_EPOCH_KILLS", 4);
+    for (purpose, kind) in [("hall-warm", "warm"), ("hall-hot", "hot")] {
+        killed(purpose, 4, kills, &standby(kind));
+    }
 }
 
 #[test]
 fn a_hall_of_fifty_goes_on_when_its_edge_is_killed() {
-    killed("hall-fifty", 50, 2, "every = \"1ms\"");
+    killed("hall-fifty", 50, 2, &epochs("every = \"1ms\""));
 }
 
 #[test]
 fn a_hall_whose_edge_was_replaced_while_it_slept_is_not_there_twice() {
     const ROUNDS: usize = 3;
-    let mut hall = Hall::new("hall-sleeps", support::PATIENT, "every = \"1ms\"");
+    let mut hall = Hall::new("hall-sleeps", support::PATIENT, &epochs("every = \"1ms\""));
     hall.join(4);
     for _ in 0..ROUNDS {
         hall.hear();
@@ -116,7 +132,7 @@ fn a_hall_whose_edge_was_replaced_while_it_slept_is_not_there_twice() {
 
 #[test]
 fn a_hall_goes_on_while_the_other_edges_are_started_again() {
-    let mut hall = Hall::new("hall-others", support::UNSUSPECTING, "every = \"1ms\"");
+    let mut hall = Hall::new("hall-others", support::UNSUSPECTING, &epochs("every = \"1ms\""));
     hall.join(4);
     for _ in 0..2 {
         let Seen { owner, .. } = hall.backed();
@@ -139,7 +155,7 @@ fn a_hall_goes_on_while_the_other_edges_are_started_again() {
 #[test]
 fn clients_in_a_gate_are_in_the_hall_of_another_edge() {
     const GATE: usize = 2;
-    let mut hall = Hall::new("hall-gate", support::UNSUSPECTING, "every = \"1ms\"");
+    let mut hall = Hall::new("hall-gate", support::UNSUSPECTING, &epochs("every = \"1ms\""));
     hall.join(2);
     hall.hear();
     hall.backed();
@@ -163,7 +179,7 @@ fn clients_in_a_gate_are_in_the_hall_of_another_edge() {
 
 #[test]
 fn a_gate_that_reaches_its_edge_alone_is_refused_with_what_to_do() {
-    let mut hall = Hall::new("hall-gate-alone", support::UNSUSPECTING, "every = \"1ms\"");
+    let mut hall = Hall::new("hall-gate-alone", support::UNSUSPECTING, &epochs("every = \"1ms\""));
     hall.world.cluster.edges[2].kill();
     hall.world.cluster.edges[2].run_no_apps();
     let gate = format!("gate = [{{ listen = \"{}\", app = \"hall\" }}]", free_address().unwrap());
@@ -177,7 +193,7 @@ fn a_gate_that_reaches_its_edge_alone_is_refused_with_what_to_do() {
 
 #[test]
 fn operators_see_one_cell_with_its_clients_and_end_one_of_them() {
-    let mut hall = Hall::new("hall-operators", support::UNSUSPECTING, "every = \"1ms\"");
+    let mut hall = Hall::new("hall-operators", support::UNSUSPECTING, &epochs("every = \"1ms\""));
     hall.join(3);
     hall.hear();
     let owner = hall.backed().owner;
@@ -207,7 +223,7 @@ fn operators_see_one_cell_with_its_clients_and_end_one_of_them() {
 
 #[test]
 fn a_hall_goes_on_when_its_edge_is_stopped_in_order() {
-    let mut hall = Hall::new("hall-stops", support::UNSUSPECTING, "every = \"1ms\"");
+    let mut hall = Hall::new("hall-stops", support::UNSUSPECTING, &epochs("every = \"1ms\""));
     hall.join(4);
     for _ in 0..2 {
         hall.hear();
