@@ -532,11 +532,19 @@ impl Owner {
         let session_ns = self.runner.session_ns(now, &self.log);
         let is_able = self.about.policy.keeps.anything() || self.can_hand_over_for_good();
         let is_able = is_able && self.may_leave_pages(keeper, out);
-        let leaves_backup = self.about.has_backup() && !self.replicas.is_backup(keeper);
-        let runs = leaves_backup && self.runner.is_busy();
+        let is_cell = self.about.is_shared_cell();
+        let stops = is_cell || self.about.has_backup() && !self.replicas.is_backup(keeper);
+        let runs = stops && self.runner.is_busy();
         let is_done = is_able && self.replicas.hand_over(keeper, session_ns, runs, out);
-        self.epochs.given |= is_done;
+        // A shared cell stays this owner's until a claim says something else.
+        self.epochs.given |= is_done && !is_cell;
         is_done
+    }
+
+    /// The session is not to be handed over any more. If a keeper was told to take it over, nothing changes.
+    pub fn keep_on(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
+        self.replicas.take_no_boundary();
+        self.pump(now, out);
     }
 
     /// What the edge would be told to which the session moved, on this channel: but for the position, which a session without

@@ -81,6 +81,8 @@ impl Owner {
         if self.epoch_release() == EpochRelease::Confirmed {
             self.pages_kept(now, copied.at, out);
         }
+        // Whether a shared cell is still to be handed over, the shard knows, which is told that pages were stored.
+        let hands_over = hands_over && !self.about.is_shared_cell();
         if hands_over && let Some(keeper) = self.replicas.backup_keeper() {
             self.hand_over(now, keeper, out);
         }

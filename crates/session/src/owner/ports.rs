@@ -446,8 +446,9 @@ impl Owner {
             client.again += 1;
             client.again > AGAIN_MAX
         });
-        // Two owners that each believe in their claim would ask in turn for ever; an end asks by itself after a random wait.
-        if promised > asked && !is_tired && !self.holds_outputs() {
+        // Two owners that each believe in their claim would ask in turn for ever; an end asks by itself after a random wait. One that has
+        // handed the cell over waits for the claim.
+        if promised > asked && !is_tired && !self.holds_outputs() && !self.is_handed_over() {
             out.push(OwnerEffect::AskPort(session, promised.count));
         }
     }

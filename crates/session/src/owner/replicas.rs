@@ -431,10 +431,15 @@ impl Replicas {
         self.streams.iter().any(|stream| stream.keeper == keeper && stream.feed.is_backup())
     }
 
-    /// Whether a keeper other than the backup takes the session over, or does so when a handler has ended.
-    pub(super) fn leaves_backup(&self) -> bool {
+    /// Whether a keeper takes the session over, or does so when a handler has ended: one other than the backup, or any if `stops`.
+    pub(super) fn is_leaving(&self, stops: bool) -> bool {
         let takes = |stream: &ReplicaStream| stream.handed_over.is_some() || stream.awaits_boundary;
-        self.streams.iter().any(|stream| !stream.feed.is_backup() && takes(stream))
+        self.streams.iter().any(|stream| (stops || !stream.feed.is_backup()) && takes(stream))
+    }
+
+    /// No keeper is to take the session over that was not told so.
+    pub(super) fn take_no_boundary(&mut self) {
+        self.streams.iter_mut().for_each(|stream| stream.awaits_boundary = false);
     }
 
     /// The log offset from which on a keeper is fed; none if it is not fed yet.

@@ -61,11 +61,12 @@ impl Owner {
     }
 
     /// Whether no entry begins until a keeper has caught up, or this owner for itself, all sessions of the group are copied, or another edge than the backup has
-    /// taken the session over: what the backup confirms would be released, and that edge would lack it.
+    /// taken the session over: what the backup confirms would be released, and that edge would lack it. A shared cell waits for its backup, too: what
+    /// it did behind the hand-over would be done again.
     pub(super) fn awaits_keeper_or_group(&self) -> bool {
-        let leaves_backup = self.about.has_backup() && self.replicas.leaves_backup();
+        let is_leaving = self.about.has_backup() && self.replicas.is_leaving(self.about.is_shared_cell());
         let is_full = self.keep.as_ref().is_some_and(|keep| keep.is_full());
-        self.replicas.waits_for_one() || self.epochs.is_halted || leaves_backup || is_full
+        self.replicas.waits_for_one() || self.epochs.is_halted || is_leaving || is_full
     }
 
     /// A handler finished.

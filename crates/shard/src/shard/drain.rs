@@ -2,7 +2,7 @@
 //!
 //! Sessions that can be moved move to other edges, as if an operator had asked for each. The ends of the others ask for another edge
 //! once no session moves any more. What neither can nor needs to leave, such as sessions without protection, stays until it ends or the
-//! process does. The process does not wait for shared cells that have a backup: that goes on as if the edge had died.
+//! process does. The process does not wait for shared cells that have a backup and could not be handed over: that goes on as if the edge had died.
 
 use super::{
     Shard,
@@ -28,7 +28,10 @@ impl Shard {
         // Their owners look for other standbys.
         self.drop_standbys(now, out);
         self.tell_drain(false, out);
-        for id in self.sessions.ids() {
+        // Shared cells first: many clients wait for each.
+        let (cells, others): (Vec<_>, Vec<_>) =
+            self.sessions.ids().into_iter().partition(|id| self.is_shared_cell(*id));
+        for id in cells.into_iter().chain(others) {
             self.move_out(now, id);
         }
     }
@@ -90,7 +93,8 @@ impl Shard {
     /// Whether a session need not leave, and cannot: a shared cell whose backup goes on when this edge has stopped.
     fn goes_on_at_its_backup(&self, id: SessionId) -> bool {
         let group = self.groups.of_session(id).and_then(|name| self.groups.get(name));
-        self.is_shared_cell(id) && group.is_some_and(|group| group.is_backed())
+        let moves = self.sessions.get(id).is_some_and(|session| session.moving.is_some());
+        self.is_shared_cell(id) && !moves && group.is_some_and(|group| group.is_backed())
     }
 
     fn tell_drain(&self, leave: bool, out: &mut Vec<ShardOutput>) {

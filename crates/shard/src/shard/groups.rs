@@ -48,7 +48,7 @@ impl Shard {
         group.is_some_and(|group| group.members().next().is_some())
     }
 
-    fn confirm_ns(&self) -> u64 {
+    pub(super) fn confirm_ns(&self) -> u64 {
         u64::from(self.config.heartbeat_timeout_ms) * 1_000_000 * CONFIRM_TIMEOUTS
     }
 
@@ -319,6 +319,7 @@ impl Shard {
                 );
                 note(NoteLevel::Warning, None, text, out);
                 self.backups.unanswered(now.mono_ns, name);
+                self.cells_not_claimed(now, name, &why, out);
             }
             ClaimAnswer { won: true, .. } => self.promote(now, name, claimed, out),
             ClaimAnswer { holder: None, .. } => self.backups.forgotten(name),
@@ -351,11 +352,13 @@ impl Shard {
                     );
                     note(NoteLevel::Warning, None, text, out);
                 }
+                self.cells_stay(now, name, &why, out);
             }
             ClaimAnswer { tag, won: true, .. } => {
                 group.won(tag);
                 self.without_backup(now, name, out);
                 self.group_claimed(name, out);
+                self.cells_move_on(now, name, out);
             }
             ClaimAnswer { tag, holder: None, .. } => {
                 group.forgotten(tag);
@@ -385,7 +388,7 @@ impl Shard {
 
     /// The connection to the backup of a group is lost, or it is of no use: no output leaves until a claim says that it is no backup
     /// any more. Until then it may claim the group, and keeps what it has.
-    fn lose_backup(&mut self, now: Now, name: GroupId, why: &str, out: &mut Vec<ShardOutput>) {
+    pub(super) fn lose_backup(&mut self, now: Now, name: GroupId, why: &str, out: &mut Vec<ShardOutput>) {
         let Some(group) = self.groups.get_mut(name) else { return };
         let Some(target) = group.target.clone() else { return };
         group.lose_target(now.mono_ns);

@@ -168,7 +168,7 @@ impl Shard {
     ) -> Result<(), Refusal> {
         let proven = self.admissible(wire, hello)?;
         // The order of these checks is that of docs/protocol.md, chapter 4: the first that fails is the answer.
-        if self.drain.has_begun() {
+        if self.drain.has_begun() && !self.may_ask_for_cell(hello) {
             return refuse(Code::Busy, "the edge is shutting down");
         }
         if hello.promised.count == u64::MAX {

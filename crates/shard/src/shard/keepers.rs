@@ -265,7 +265,8 @@ impl Shard {
         let Some(name) = session.placing.lose(now.mono_ns, keeper, code) else { return };
         let may_be_taken = was_backup && code == Code::Superseded;
         self.move_lost(now, id, (keeper, may_be_taken, reason), out);
-        if let Some((wire, _)) = at.filter(|_| was_backup && code != Code::Superseded) {
+        let is_refused = code != Code::Superseded || self.is_cell_handed_over(id);
+        if let Some((wire, _)) = at.filter(|_| was_backup && is_refused) {
             self.backup_refused(now, id, wire, reason, out);
         }
         // The former owner's backup has the session, and its ends do not ask it while they wait for this edge.

@@ -8,7 +8,10 @@ use super::{
     Shard,
     report::note,
     roles,
-    state::{moves::Move, wires::Role},
+    state::{
+        moves::{HANDED_OVER_NS, Move},
+        wires::Role,
+    },
 };
 use crate::api::{
     Configure, Destination, FromShard, MoveAnswer, MoveOver, MoveSession, MoveWish, NoteLevel, Now, Protect,
@@ -117,7 +120,7 @@ impl Shard {
         let owner = &session.owner;
         self.is_elsewhere(to)?;
         if owner.policy().shared {
-            return Err("the app has cell = \"shared\": a shared cell cannot be moved yet".into());
+            self.can_move_cell(id, to)?;
         }
         if owner.has_backup() && self.backup_of(id).is_none() {
             return Err(
@@ -220,6 +223,9 @@ impl Shard {
         id: SessionId,
         out: &mut Vec<ShardOutput>,
     ) -> Result<KeeperId, String> {
+        if self.is_shared_cell(id) {
+            return self.begin_cell_move(id);
+        }
         let gone = || "the session ended".to_string();
         let session = self.sessions.get_mut(id).ok_or_else(gone)?;
         let to = session.moving.as_deref().map(|moving| moving.to.clone()).ok_or_else(gone)?;
@@ -279,12 +285,16 @@ impl Shard {
 
     /// Hands a session over, if it moves and the other edge has all that it needs.
     pub(super) fn move_on(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
+        let (is_cell, confirm_ns) = (self.is_shared_cell(id), self.confirm_ns());
+        if is_cell && !self.may_hand_over_cell(id) {
+            return;
+        }
         let Some(session) = self.sessions.get_mut(id) else { return };
         let Some(moving) = session.moving.as_deref_mut() else { return };
         let Some(keeper) = moving.fed() else { return };
         let mut effects = Vec::new();
         if session.owner.hand_over(now, keeper, &mut effects) {
-            moving.hand_over(now.mono_ns);
+            moving.hand_over(now.mono_ns, if is_cell { confirm_ns } else { HANDED_OVER_NS });
         }
         // What asks the ends, or tells the other edge. This is called again by what comes of it.
         if !effects.is_empty() {
@@ -302,7 +312,9 @@ impl Shard {
     ) {
         let Some(session) = self.sessions.get(id) else { return };
         let moving = session.moving.as_deref().filter(|moving| moving.keeper() == Some(keeper));
-        if let Some(moving) = moving {
+        // Whether a shared cell was taken over, the next claim says.
+        let is_open = |moving: &&Move| session.owner.is_shared_cell() && moving.is_handed_over();
+        if let Some(moving) = moving.filter(|moving| !is_open(moving)) {
             let is_taken = may_be_taken && moving.is_handed_over();
             self.move_over(now, id, (!is_taken).then_some(why), out);
         }
@@ -334,12 +346,23 @@ impl Shard {
     }
 
     /// A move is over: the session has left, or stays because of `why`.
-    fn move_over(&mut self, now: Now, id: SessionId, why: Option<&str>, out: &mut Vec<ShardOutput>) {
+    pub(super) fn move_over(
+        &mut self,
+        now: Now,
+        id: SessionId,
+        why: Option<&str>,
+        out: &mut Vec<ShardOutput>,
+    ) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         let Some(moving) = session.moving.take() else { return };
         if !why.is_some_and(|why| self.moves_elsewhere(now, id, &moving, why, out)) {
             self.report_move(now, id, &moving, why, out);
-            self.with_owner(now, id, out, |owner, effects| owner.end_protection(effects));
+            self.with_owner(now, id, out, |owner, effects| {
+                owner.end_protection(effects);
+                if owner.is_shared_cell() {
+                    owner.keep_on(now, effects);
+                }
+            });
         }
     }
 
@@ -401,9 +424,15 @@ impl Shard {
     /// The owner of a session that this shard stands by for has handed it over, all of it is replayed, and a strict witness has
     /// answered. If the session is not taken over at once, its owner is told: the witness's answer does not count later.
     pub(super) fn take_handed_over(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
+        if self.is_shared_cell(id) && self.groups.of_session(id).is_none() {
+            // Its group is being claimed.
+            return;
+        }
         self.take_as_own(now, id, out);
         let Some(session) = self.sessions.get(id).filter(|session| session.is_following()) else { return };
-        let refusal = if self.drain.has_begun() {
+        // A shared cell whose group is claimed here is nowhere else.
+        let is_claimed = session.owner.is_shared_cell();
+        let refusal = if self.drain.has_begun() && !is_claimed {
             Some((Code::Busy, "the edge is shutting down".to_string()))
         } else {
             let owner = &session.owner;

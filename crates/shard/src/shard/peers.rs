@@ -106,7 +106,10 @@ impl Shard {
         let Some(session) = self.sessions.get(id) else { return };
         // If the standby has too little state, the ends must find another edge.
         let able = session.owner.standing_by().is_some_and(|(_, able)| able);
-        if !session.is_following() || self.drain.has_begun() || !able {
+        // A shared cell whose group is claimed here is nowhere else.
+        let stops = self.drain.has_begun()
+            && !(session.owner.is_shared_cell() && self.groups.of_session(id).is_some());
+        if !session.is_following() || stops || !able {
             return;
         }
         // A backup claims first, and only if an end asks.
@@ -230,7 +233,12 @@ impl Shard {
                             self.drop_standby(now, id, out);
                         }
                     }
-                    true => self.with_owner(now, id, out, |owner, effects| owner.fed(now, other, effects)),
+                    true => {
+                        if matches!(other, Frame::HandOver(_)) {
+                            self.cell_handed_over(id);
+                        }
+                        self.with_owner(now, id, out, |owner, effects| owner.fed(now, other, effects));
+                    }
                     false => trace!(SHARD, "ignores {name} of {id}: it is not fed here on wire {}", wire.0),
                 }
             }
@@ -382,8 +390,9 @@ impl Shard {
             let Some(session) = self.sessions.get(id).filter(|session| session.is_following()) else {
                 continue;
             };
-            // One of a group that is claimed here is nowhere else: its ends may still come before the edge stops.
-            if self.groups.of_session(id).is_some() {
+            // One of a group that is claimed here is nowhere else: its ends may still come before the edge stops. If its primary has handed it
+            // over, the claim may be written already.
+            if self.groups.of_session(id).is_some() || self.backups.was_handed_over(id) {
                 continue;
             }
             if let Some((wire, channel)) = session.feeder {

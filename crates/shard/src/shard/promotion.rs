@@ -15,6 +15,7 @@ impl Shard {
     /// This edge was the backup of a group, and has claimed it: its sessions are owned here from now on, without a backup.
     pub(super) fn promote(&mut self, now: Now, name: GroupId, claimed: Claimed, out: &mut Vec<ShardOutput>) {
         let primary = self.backups.get(name).map_or_else(Default::default, |group| group.primary.clone());
+        let was_handed_over = self.backups.get(name).is_some_and(|group| group.was_handed_over());
         let mut sessions = self.backups.end(name);
         let is_slot = sessions.iter().any(|id| self.is_shared_cell(*id));
         if is_slot {
@@ -25,7 +26,7 @@ impl Shard {
         let text = format!("takes {} sessions over from `{primary}`, whose backup it was", sessions.len());
         note(NoteLevel::Info, None, text, out);
         self.counters.promotions += 1;
-        self.groups.promoted(name, (kind, primary), claimed, now.mono_ns);
+        self.groups.promoted(name, (kind, primary, was_handed_over), claimed, now.mono_ns);
         if let Some(group) = self.groups.get_mut(name) {
             group.is_slot = is_slot;
             group.retell(now.mono_ns);
@@ -34,8 +35,8 @@ impl Shard {
             self.groups.join(name, id, now.mono_ns);
             self.tell_group(now, id, name, out);
             if is_slot {
-                self.refuse_feed(now, id, out);
-                self.slot_promoted(now, id, name, out);
+                self.refuse_feed(now, id, "this edge goes on with the cell", out);
+                self.slot_promoted(now, id, (name, was_handed_over), out);
             } else {
                 self.with_owner(now, id, out, |owner, effects| owner.promote(now, effects));
             }
@@ -67,11 +68,11 @@ impl Shard {
 
     /// The primary of a shared cell that this edge goes on with may be alive, and no end tells it: it is told that its backup is lost, and
     /// learns the rest from its own claim.
-    fn refuse_feed(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
+    pub(super) fn refuse_feed(&mut self, now: Now, id: SessionId, why: &str, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         let Some((wire, channel)) = session.feeder.take() else { return };
         session.feed_lost_ns = Some(now.mono_ns);
-        let reason = "this edge goes on with the cell".to_string();
+        let reason = why.to_string();
         out.push(ShardOutput::Send { wire, frame: Reject { channel, code: Code::Waiting, reason }.into() });
         self.with_owner(now, id, out, |owner, effects| owner.feed_lost(effects));
     }

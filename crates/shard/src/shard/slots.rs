@@ -38,7 +38,7 @@ impl Shard {
     }
 
     /// The shared cell of an app that is here, running or not.
-    fn cell_here(&self, app: &App) -> Option<SessionId> {
+    pub(super) fn cell_here(&self, app: &App) -> Option<SessionId> {
         let is_it = |session: &Session| session.owner.image() == app.image && session.app() == app.name;
         let cells = self.sessions.shared_cells();
         let cells = cells.filter(|cell| self.sessions.get(*cell).is_some_and(is_it));
@@ -76,6 +76,9 @@ impl Shard {
                 Err(Refusal::Held)
             }
             Look::Waits => Err(Refusal::Held),
+            Look::Free | Look::Own(_) if self.drain.has_begun() => {
+                refuse(Code::Busy, "the edge is shutting down")
+            }
             Look::Free | Look::Own(_) if !hello.fresh => {
                 refuse(Code::Waiting, "no edge has the app's cell in which the session was")
             }
@@ -112,6 +115,10 @@ impl Shard {
         let own = self.groups.of_session(cell).and_then(|name| self.groups.get(name));
         let Some(session) = self.sessions.get(cell) else { return refuse(Code::Waiting, "the cell is gone") };
         let phase = session.owner.phase();
+        let handed_over_to = session.moving.as_deref().filter(|moving| moving.is_handed_over());
+        if let Some(moving) = handed_over_to {
+            return Err(self.leads_to(app, &moving.to.edge, None));
+        }
         match own {
             Some(own) if own.is_in_doubt() => refuse(
                 Code::Waiting,
@@ -125,6 +132,7 @@ impl Shard {
                     let primary = primary.map(|peer| peer.name().to_string()).unwrap_or_default();
                     Err(self.leads_to(app, &primary, None))
                 }
+                Some(AskedFor::Claim) if self.backups.was_handed_over(cell) => Err(Refusal::Held),
                 Some(AskedFor::Claim) => refuse(
                     Code::Waiting,
                     "this edge is the cell's backup, and claims its group at the coordinator",
@@ -170,6 +178,9 @@ impl Shard {
                 Code::Waiting,
                 "this edge had the app's cell before it was started again: it is lost, unless its backup takes it",
             );
+        }
+        if self.drain.has_begun() {
+            return refuse(Code::Busy, "the edge is shutting down");
         }
         self.begin_cell(now, app, (slot, Some((record, holder))), out)
     }
@@ -223,19 +234,25 @@ impl Shard {
     }
 
     /// This edge has claimed the group of a cell that it backed. It goes on, or begins if it has not run, when the slot is known to name that
-    /// group: another edge may have taken it, if the cell had not begun or the store has lost decisions.
+    /// group: another edge may have taken it, if the cell had not begun or the store has lost decisions. One that was handed over had the
+    /// slot, and goes on at once.
     pub(super) fn slot_promoted(
         &mut self,
         now: Now,
         cell: SessionId,
-        group: GroupId,
+        (group, was_handed_over): (GroupId, bool),
         out: &mut Vec<ShardOutput>,
     ) {
         let (Some(slot), Some(session)) = (self.slot_of(cell), self.sessions.get(cell)) else { return };
         let has_run = session.owner.log_bytes().0 > 0;
         let record = SlotRecord { incarnation: self.random.bytes(), group };
         match self.slots.take_promoted(slot, record, has_run) {
-            Promoted::Ask(query) => ask([query], out),
+            Promoted::Ask(query) => {
+                ask([query], out);
+                if was_handed_over && has_run {
+                    self.slot_kept(now, group, out);
+                }
+            }
             Promoted::Waits => {}
             Promoted::Lost => self.slot_lost(now, (group, has_run), out),
         }
@@ -349,7 +366,7 @@ impl Shard {
     }
 
     /// Clients that wait for a cell ask elsewhere.
-    fn reject_held(&mut self, now: Now, why: &str, out: &mut Vec<ShardOutput>) {
+    pub(super) fn reject_held(&mut self, now: Now, why: &str, out: &mut Vec<ShardOutput>) {
         while let Some((wire, hello)) = self.held.pop() {
             let reason = format!("the coordinator does not say where the app's cell is: {why}");
             self.answer_hello(now, wire, &hello, refuse(Code::Waiting, reason), out);

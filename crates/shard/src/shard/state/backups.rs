@@ -42,6 +42,8 @@ pub(crate) struct BackedGroup {
     pub(crate) is_slot: bool,
     /// Since when the primary is lost or suspected, or a claim came too early.
     gone_since_ns: Option<u64>,
+    /// Whether the primary has handed it over: it begins nothing more until a claim is decided.
+    handed_over: bool,
     /// When an end asked last.
     asked_by_end_ns: Option<u64>,
     asked: Option<AskedClaim<Claimed>>,
@@ -52,12 +54,18 @@ impl BackedGroup {
     fn must_claim(&self, now_ns: u64) -> bool {
         let is_wanted = self.asked_by_end_ns.is_some_and(|asked_ns| now_ns < asked_ns + ASKED_NS);
         let is_late = self.unasked_ns().is_some_and(|unasked_ns| unasked_ns <= now_ns);
-        (is_wanted || is_late) && self.record.is_some() && !matches!(self.feeder, Feeder::Connected(_))
+        let is_lost = (is_wanted || is_late) && !matches!(self.feeder, Feeder::Connected(_));
+        (is_lost || self.handed_over) && self.record.is_some()
     }
 
     /// When it is wanted without any end that asks.
     fn unasked_ns(&self) -> Option<u64> {
         self.gone_since_ns.filter(|_| self.is_slot).map(|since_ns| since_ns + UNASKED_NS)
+    }
+
+    /// Whether its primary has handed it over.
+    pub(crate) fn was_handed_over(&self) -> bool {
+        self.handed_over
     }
 
     pub(crate) fn sessions(&self) -> Vec<SessionId> {
@@ -94,6 +102,20 @@ impl Backups {
     pub(crate) fn is_claiming(&self, session: SessionId) -> bool {
         let group = self.of_session.get(&session).and_then(|name| self.by_name.get(name));
         group.is_some_and(|group| group.asked.is_some())
+    }
+
+    /// The primary of a session's group hands it over: it is claimed.
+    pub(crate) fn hand_over(&mut self, session: SessionId) {
+        let group = self.of_session.get(&session).and_then(|name| self.by_name.get_mut(name));
+        if let Some(group) = group.filter(|group| matches!(group.feeder, Feeder::Connected(_))) {
+            group.handed_over = true;
+        }
+    }
+
+    /// Whether the primary has handed over the group of a session, which is being claimed.
+    pub(crate) fn was_handed_over(&self, session: SessionId) -> bool {
+        let group = self.of_session.get(&session).and_then(|name| self.by_name.get(name));
+        group.is_some_and(BackedGroup::was_handed_over)
     }
 
     /// Whether this edge may claim the group of a session: the primary has announced that its claim names it.
@@ -148,15 +170,16 @@ impl Backups {
             sessions: BTreeSet::new(),
             is_slot: false,
             gone_since_ns: None,
+            handed_over: false,
             asked_by_end_ns: None,
             asked: None,
         });
-        if group.feeder != Feeder::Connected(wire) {
+        if group.feeder != Feeder::Connected(wire) || group.handed_over {
             // What was announced before was for what it had then. Its primary has claimed the group since: a claim of this edge that is not
             // answered yet is lost.
             (group.feeder, group.record, group.asked) = (Feeder::Connected(wire), None, None);
             (group.primary, group.instead) = (primary.into(), None);
-            group.gone_since_ns = None;
+            (group.gone_since_ns, group.handed_over) = (None, false);
         }
         group.sessions.insert(session);
         self.of_session.insert(session, name);
@@ -236,7 +259,7 @@ impl Backups {
         let group = self.by_name.get_mut(self.of_session.get(&session)?)?;
         group.asked_by_end_ns = Some(now_ns);
         Some(match group.feeder {
-            Feeder::Connected(wire) => {
+            Feeder::Connected(wire) if !group.handed_over => {
                 let last_ns = self.handing_ns.get(&session).copied();
                 let now = last_ns.is_none_or(|last_ns| now_ns >= last_ns + HAND_OVER_AGAIN_NS);
                 if now {
@@ -318,7 +341,7 @@ impl Backups {
             group.instead = Some(Some(holder.clone()));
         } else {
             // It was put back. The next question comes later.
-            group.asked_by_end_ns = None;
+            (group.asked_by_end_ns, group.handed_over) = (None, false);
             group.gone_since_ns.iter_mut().for_each(|since_ns| *since_ns = now_ns);
         }
         if group.sessions.is_empty() {

@@ -423,6 +423,11 @@ impl Group {
         self.renews = true;
     }
 
+    /// Whether its backup may claim it, from the record that it was told: the coordinator has just answered.
+    pub(crate) fn may_hand_over(&self) -> bool {
+        self.is_backed() && self.asked.is_none() && !self.renews
+    }
+
     /// It is not known whether that claim was written.
     pub(crate) fn unanswered(&mut self, now_ns: u64, tag: u64) {
         if let Some(asked) = self.asked.as_mut().filter(|asked| asked.has_tag(tag)) {
@@ -539,17 +544,18 @@ impl Groups {
     }
 
     /// This shard was the backup of this group, and has claimed it: it runs alone, since its sessions have waited long enough. The
-    /// former primary is dead, or cannot be reached.
+    /// former primary is dead, or cannot be reached, unless it `was_handed_over`.
     pub(crate) fn promoted(
         &mut self,
         name: GroupId,
-        (kind, former): (GroupKind, String),
+        (kind, former, was_handed_over): (GroupKind, String, bool),
         record: Claimed,
         now_ns: u64,
     ) {
         let mut group = Group::new(kind, None, now_ns);
         (group.record, group.alone_at_ns) = (Some(record), now_ns);
-        group.avoids = Some((former, now_ns.saturating_add(AVOIDED_NS)));
+        let avoided_ns = if was_handed_over { SETTLE_NS } else { AVOIDED_NS };
+        group.avoids = Some((former, now_ns.saturating_add(avoided_ns)));
         group.looked_ns = now_ns.saturating_add(SETTLE_NS);
         self.by_name.insert(name, group);
     }

@@ -22,7 +22,7 @@ const TOOK_FIRST_NS: u64 = 5 * MS;
 /// than it can be sent, or its ends are too slow to keep a checkpoint.
 const MOVE_NS: u64 = 120_000 * MS;
 /// How long the ends may take to promise the other edge, after the session was handed over. They need a round trip.
-const HANDED_OVER_NS: u64 = 5_000 * MS;
+pub(crate) const HANDED_OVER_NS: u64 = 5_000 * MS;
 /// A move that failed says that it waited for bandwidth, if it did for so long.
 const LIMITED_TOLD_NS: u64 = 1_000 * MS;
 
@@ -104,12 +104,17 @@ impl Move {
         self.keeper().filter(|_| !self.is_handed_over())
     }
 
-    /// The edge was told to take the session over.
-    pub(crate) fn hand_over(&mut self, now_ns: u64) {
+    /// The edge was told to take the session over, for which it has this long.
+    pub(crate) fn hand_over(&mut self, now_ns: u64, within_ns: u64) {
         if let Some(keeper) = self.fed() {
             self.limit_ends(now_ns);
-            (self.stage, self.until_ns) = (Stage::HandedOver(keeper), Some(now_ns + HANDED_OVER_NS));
+            (self.stage, self.until_ns) = (Stage::HandedOver(keeper), Some(now_ns + within_ns));
         }
+    }
+
+    /// It is handed over, and whether the edge has taken the session is known later.
+    pub(crate) fn wait_longer(&mut self, now_ns: u64) {
+        self.until_ns = Some(now_ns + HANDED_OVER_NS);
     }
 
     /// Whether the edge was told to take the session over.

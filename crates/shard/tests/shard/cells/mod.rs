@@ -1,6 +1,7 @@
 //! Shared cells that have a backup, on edges of one domain: one cell for all clients, wherever they ask, which outlives its edge.
 
 mod lost;
+mod moves;
 mod versions;
 mod world;
 

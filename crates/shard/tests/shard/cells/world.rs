@@ -8,12 +8,13 @@ use marram_session::{
         Agent, AgentConfig, AgentInput, AgentOutput, AgentReport, ConnectionId, Target, WireId as AgentWire,
     },
     cell::{CellId, CellInput, CellOutput, CellStop, Ran, Run, RunOutcome},
-    owner::BackupForm,
+    owner::{BackupForm, Owner, OwnerPhase},
 };
 use marram_shard::{
     api::{
-        App, AppName, ClaimAnswer, Configure, EpochSettings, FromShard, GroupClaim, Now, Protect,
-        ReplicationPolicy, ShardInput, ShardOutput, ShardWireId, SlotAnswer, SlotQuery, ToShard,
+        App, AppName, ClaimAnswer, Configure, Destination, EpochSettings, FromShard, GroupClaim, MoveSession,
+        MoveWish, Now, Protect, ReplicationPolicy, ShardInput, ShardOutput, ShardWireId, SlotAnswer,
+        SlotQuery, ToShard,
     },
     coordinator::{SlotHeld, SlotName, SlotRecord, contents::Claimed},
     shard::Shard,
@@ -203,6 +204,10 @@ pub(crate) struct World {
     pub(crate) led: usize,
     /// What shards have written to their logs.
     pub(crate) notes: Vec<String>,
+    /// Why moves were refused or have failed, in the order in which they were answered or over; empty for those that are done.
+    pub(crate) moves: Vec<String>,
+    /// Edges that have stopped, in the order in which they said so.
+    pub(crate) drained: Vec<usize>,
     form: BackupForm,
     policies: Vec<ReplicationPolicy>,
     /// Checkpoints by what stands for their bytes.
@@ -238,6 +243,8 @@ impl World {
             now_ns: 1_000_000_000,
             led: 0,
             notes: Vec::new(),
+            moves: Vec::new(),
+            drained: Vec::new(),
             form,
             policies: policies.to_vec(),
             checkpoints: BTreeMap::new(),
@@ -270,6 +277,7 @@ impl World {
             dials: (0..edges).filter(|peer| *peer != number).map(|peer| format!("e{peer}:1")).collect(),
             peers: true,
             policies: self.policies.clone(),
+            hand_over_ms: 5_000,
             ..Configure::default()
         };
         self.tell(number, ToShard::Configure(configure));
@@ -405,7 +413,7 @@ impl World {
         let runs = |edge: &Edge| {
             edge.shard.as_ref().is_some_and(|shard| {
                 let mut owners = shard.owners();
-                owners.any(|owner| owner.phase() == marram_session::owner::OwnerPhase::Running)
+                owners.any(|owner| owner.phase() == OwnerPhase::Running)
             })
         };
         (0..self.edges.len()).filter(|edge| runs(&self.edges[*edge])).collect()
@@ -418,6 +426,17 @@ impl World {
         let wires: Vec<u64> =
             self.wires.iter().filter(|(_, ends)| dead(ends)).map(|(wire, _)| *wire).collect();
         wires.into_iter().for_each(|wire| self.breaks(wire));
+    }
+
+    /// An operator moves the cell that runs on an edge to another one.
+    pub(crate) fn moves(&mut self, from: usize, to: &str) {
+        let shard = self.edges[from].shard.as_ref().expect("it is alive");
+        let mut owners = shard.owners();
+        let is_it = |owner: &&Owner| owner.phase() == OwnerPhase::Running;
+        let session = owners.find(is_it).expect("it runs a cell").session();
+        drop(owners);
+        let wish = MoveWish { to: Destination::edge(to), replace: false, force: false };
+        self.tell(from, ToShard::Move(MoveSession { tag: 1, session, wish }));
     }
 
     /// The shard of an edge is told this by control.
@@ -607,6 +626,13 @@ impl World {
                 }
             }
             ShardOutput::Control(FromShard::Note(note)) => self.notes.push(note.text),
+            ShardOutput::Control(FromShard::MoveAnswer(answer)) => {
+                // One that begins is told of when it is over.
+                assert!(answer.found, "the cell is on this edge");
+                self.moves.extend(Some(answer.why).filter(|why| !why.is_empty()));
+            }
+            ShardOutput::Control(FromShard::MoveOver(over)) => self.moves.push(over.why),
+            ShardOutput::Control(FromShard::Drained) => self.drained.push(number),
             ShardOutput::Control(FromShard::Slot(query)) => {
                 let answer = self.store.slot(query);
                 self.tell(number, ToShard::SlotAnswer(answer));

@@ -1,0 +1,195 @@
+//! Shared cells that move to their backups: for an operator, or since their edge stops.
+
+use super::{
+    FORMS, heard, is_one_history,
+    world::{LONG_MS, World},
+};
+use marram_session::owner::BackupForm;
+use marram_shard::api::ToShard;
+
+/// Less than any timeout, and less than an agent's first wait.
+const SOON_MS: u64 = 5;
+
+fn number(edge: &str) -> usize {
+    edge.strip_prefix('e').and_then(|number| number.parse().ok()).expect("edges are e0, e1, ..")
+}
+
+/// Three edges with a cell that has a backup, and clients of each: where it runs, where its backup is, and the third edge.
+fn running(form: BackupForm) -> (World, [usize; 3], Vec<usize>) {
+    let mut world = World::new(3, form);
+    let clients: Vec<usize> = (0..3).map(|edge| world.joins(edge)).collect();
+    world.runs(1_500);
+    let at = world.runs_at()[0];
+    let backup = number(&world.backup_at(at).expect("it has a backup"));
+    (world, [at, backup, 3 - at - backup], clients)
+}
+
+#[test]
+fn an_edge_that_stops_hands_its_cell_to_the_backup_before_a_client_notices() {
+    for form in FORMS {
+        let (mut world, [at, backup, _], clients) = running(form);
+        world.says(clients[0], "before");
+        world.control(at, ToShard::Drain);
+        world.says(clients[1], "during");
+        world.runs(SOON_MS);
+        assert_eq!(
+            (world.runs_at(), &world.drained[..]),
+            (vec![backup], &[at][..]),
+            "{form:?}: {:?}",
+            world.notes
+        );
+        assert_eq!(world.moves, [""]);
+        for client in &clients {
+            assert!(
+                heard(&world, *client, "before") && heard(&world, *client, "during"),
+                "{form:?}: {client}"
+            );
+        }
+        // A client that asks the edge that stops is led to where the cell is.
+        let late = world.comes(at);
+        world.runs(SOON_MS);
+        assert!(heard(&world, late, "hi"), "{form:?}: {:?}", world.heard(late));
+        world.kills(at);
+        world.says(late, "after");
+        world.runs(LONG_MS);
+        for client in clients.iter().chain(&[late]) {
+            assert!(heard(&world, *client, "after"));
+            assert_eq!(world.ended(*client), None);
+        }
+        is_one_history(&world, &[&clients[..], &[late]].concat());
+    }
+}
+
+#[test]
+fn an_operator_moves_a_cell_to_its_backup_and_back() {
+    for form in FORMS {
+        let mut world = World::new(2, form);
+        let clients: Vec<usize> = (0..3).map(|client| world.joins(client % 2)).collect();
+        world.runs(LONG_MS);
+        let mut at = world.runs_at()[0];
+        for turn in 0..4 {
+            let text = format!("turn {turn}");
+            world.moves(at, &format!("e{}", 1 - at));
+            world.says(clients[turn % 3], &text);
+            world.runs(SOON_MS);
+            assert_eq!(world.runs_at(), [1 - at], "{form:?}: {:?}", world.notes);
+            for client in &clients {
+                assert!(heard(&world, *client, &text), "{form:?}: {client}");
+            }
+            at = 1 - at;
+            // The edge that it left becomes its backup.
+            world.runs(LONG_MS);
+        }
+        assert_eq!(world.moves, [""; 4]);
+        is_one_history(&world, &clients);
+    }
+}
+
+#[test]
+fn a_cell_moves_only_to_its_backup() {
+    let (mut world, [at, backup, third], clients) = running(BackupForm::Log);
+    world.moves(at, &format!("e{third}"));
+    world.moves(at, &format!("e{at}"));
+    world.runs(SOON_MS);
+    let only = format!("only to its backup, which is `e{backup}`");
+    assert!(world.moves[0].contains(&only), "{:?}", world.moves);
+    assert!(world.moves[1].contains("already"), "{:?}", world.moves);
+    assert_eq!(world.runs_at(), [at]);
+    world.says(clients[0], "on");
+    world.runs(SOON_MS);
+    assert!(heard(&world, clients[2], "on"));
+}
+
+#[test]
+fn a_cell_stays_while_the_coordinator_does_not_answer() {
+    for form in FORMS {
+        let (mut world, [at, backup, _], clients) = running(form);
+        world.store.away = true;
+        world.moves(at, &format!("e{backup}"));
+        world.says(clients[0], "away");
+        world.runs(SOON_MS);
+        assert!(world.moves[0].contains("the coordinator does not answer"), "{:?}", world.moves);
+        assert!(heard(&world, clients[2], "away"), "{form:?}: its backup goes on to confirm");
+        world.runs(LONG_MS);
+        world.store.away = false;
+        world.runs(LONG_MS);
+        world.moves(at, &format!("e{backup}"));
+        world.says(clients[1], "back");
+        world.runs(SOON_MS);
+        assert_eq!(world.runs_at(), [backup], "{:?}", world.notes);
+        assert!(heard(&world, clients[2], "back"));
+        is_one_history(&world, &clients);
+    }
+}
+
+#[test]
+fn a_cell_goes_on_if_its_backup_does_not_take_it_in_time() {
+    for form in FORMS {
+        let (mut world, [at, backup, _], clients) = running(form);
+        world.freezes(backup);
+        world.moves(at, &format!("e{backup}"));
+        world.says(clients[0], "asleep");
+        world.runs(LONG_MS);
+        assert!(!world.moves[0].is_empty(), "{form:?}");
+        for client in &clients {
+            assert!(heard(&world, *client, "asleep"), "{form:?}: {client}: {:?}", world.notes);
+        }
+        world.thaws(backup);
+        world.says(clients[1], "awake");
+        world.runs(LONG_MS);
+        assert_eq!(world.runs_at(), [at]);
+        for client in &clients {
+            assert!(heard(&world, *client, "awake"), "{form:?}: {client}");
+            assert_eq!(world.ended(*client), None);
+        }
+        is_one_history(&world, &clients);
+    }
+}
+
+/// What happens to an edge in the middle of a hand-over.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Fault {
+    PrimaryDies,
+    PrimarySleeps,
+    BackupSleeps,
+    BackupStops,
+    StoreAway,
+}
+
+#[test]
+fn a_hand_over_that_is_disturbed_at_any_step_leaves_one_history() {
+    use Fault::{BackupSleeps, BackupStops, PrimaryDies, PrimarySleeps, StoreAway};
+    for fault in [PrimaryDies, PrimarySleeps, BackupSleeps, BackupStops, StoreAway] {
+        for form in [BackupForm::Log, BackupForm::Pages] {
+            for steps in 0..36 {
+                let what = format!("{fault:?} after {steps} steps, {form:?}");
+                let (mut world, [at, backup, _], clients) = running(form);
+                world.says(clients[0], "before");
+                world.moves(at, &format!("e{backup}"));
+                world.says(clients[1], "during");
+                world.settles_some(steps);
+                match fault {
+                    PrimaryDies => world.kills(at),
+                    PrimarySleeps => world.freezes(at),
+                    BackupSleeps => world.freezes(backup),
+                    BackupStops => world.control(backup, ToShard::Drain),
+                    StoreAway => world.store.away = true,
+                }
+                world.runs(LONG_MS);
+                world.store.away = false;
+                world.thaws(at);
+                world.thaws(backup);
+                world.says(clients[2], "after");
+                world.runs(LONG_MS);
+                assert_eq!(world.runs_at().len(), 1, "{what}: {:?}", world.notes);
+                for client in &clients {
+                    for text in ["before", "during", "after"] {
+                        assert!(heard(&world, *client, text), "{what}: {client}: {text}: {:?}", world.notes);
+                    }
+                    assert_eq!(world.ended(*client), None, "{what}: {client}");
+                }
+                is_one_history(&world, &clients);
+            }
+        }
+    }
+}
