@@ -19,6 +19,7 @@ fn rule(name: &str, sni: Option<&str>, first_bytes: Option<&[u8]>) -> RouteRule 
         sni: sni.and_then(ServerName::parse),
         first_bytes: first_bytes.map(<[u8]>::to_vec),
         action: RouteAction::App(name.into()),
+        key: (name == "text").then(|| "first-bytes/9".parse().expect("it is a source")),
     }
 }
 
@@ -29,11 +30,13 @@ fuzz_target!(|data: &[u8]| {
         rule("named", Some("a"), None),
     ])
     .expect("the rules are right");
+    let key = "sni".parse().expect("it is a source");
     let arrival = Arrival {
         listener: "l",
         local: ([127, 0, 0, 1], 1).into(),
         client: ([127, 0, 0, 1], 2).into(),
         protocol: RouteProtocol::Tcp,
+        key: Some(&key),
     };
     let whole = server_name(data);
     let decided = format!("{:?}", table.decide(&arrival, data, false));

@@ -17,7 +17,7 @@
 
 use marram_session::agent::{AgentReport, ConnectionFailure};
 use marram_transport::Socket;
-use marram_wire::frame::Code;
+use marram_wire::{frame::Code, key::CellKey};
 use mio::Waker;
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -273,6 +273,7 @@ impl Drop for Handing {
 /// A connection that the program opens.
 pub(super) struct ConnectRequest {
     pub(super) app: String,
+    pub(super) key: Option<CellKey>,
     pub(super) half: StreamHalf,
 }
 
@@ -339,8 +340,22 @@ impl ConnectHandle {
     /// Returns before an edge is asked. Whether the session could begin shows in the stream's end
     /// and [`CloseState::state`].
     pub fn connect(&self, app: &str, kind: ConnectionKind) -> io::Result<StreamHalf> {
+        self.connect_to(app, None, kind)
+    }
+
+    /// The same, to the cell of this key, of an app that has one shared cell for each key.
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub fn connect_to(
+        &self,
+        app: &str,
+        key: Option<CellKey>,
+        kind: ConnectionKind,
+    ) -> io::Result<StreamHalf> {
         let (half, theirs) = pair(kind, None)?;
-        self.sender.try_send(ConnectRequest { app: app.to_owned(), half }).map_err(|error| match error {
+        let request = ConnectRequest { app: app.to_owned(), key, half };
+        self.sender.try_send(request).map_err(|error| match error {
             TrySendError::Full(_) => {
                 io::Error::new(io::ErrorKind::WouldBlock, "too many connections wait for the agent")
             }

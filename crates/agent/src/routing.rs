@@ -5,9 +5,9 @@
 use marram_session::agent::{
     Memory,
     proxy::ProxyAddresses,
-    routes::{Arrival, Decision, RouteError, RouteProtocol, RouteRule, RouteTable},
+    routes::{Arrival, Decision, KeySource, RouteError, RouteProtocol, RouteRule, RouteTable},
 };
-use marram_wire::peer::Origin;
+use marram_wire::{key::CellKey, peer::Origin};
 use std::{
     net::SocketAddr,
     sync::{
@@ -39,6 +39,8 @@ pub struct Listener {
     pub origins: Vec<String>,
     /// Whether a proxy in front of it sends each client's address in a PROXY protocol header. Not for datagrams.
     pub proxy_protocol: bool,
+    /// What the key of its clients is, if its app has one cell for each key. Rules have keys of their own.
+    pub key: Option<KeySource>,
 }
 
 /// The default idle timeout of a datagram client.
@@ -59,6 +61,7 @@ impl Listener {
             flows_max: FLOWS_MAX,
             origins: Vec::new(),
             proxy_protocol: false,
+            key: None,
         }
     }
 }
@@ -104,8 +107,8 @@ pub struct ListenerCounts {
 /// The result of the rules for a connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Route {
-    /// To this app.
-    App(String),
+    /// To this app, and to the cell of this key.
+    App(String, Option<CellKey>),
     /// Refused: by which rule, and why.
     Refuse(String, String),
     /// More of its first bytes are needed.
@@ -302,11 +305,16 @@ impl Routing {
     /// The route of a connection to a listener; `last` if no more bytes of it will come.
     pub(super) fn decide(&self, listener: usize, client: SocketAddr, first: &[u8], last: bool) -> Route {
         let (at, counts) = &self.0.listeners[listener];
-        let arrival = Arrival { listener: &at.name, local: at.address, client, protocol: at.protocol };
+        let (protocol, key) = (at.protocol, at.key.as_ref());
+        let arrival = Arrival { listener: &at.name, local: at.address, client, protocol, key };
         let mut numbered = self.lock();
         match numbered.table.decide(&arrival, first, last) {
-            Decision::App(app) => Route::App(app.into()),
-            Decision::Default => Route::App(at.app.clone()),
+            Decision::App(app, key) => Route::App(app.into(), key),
+            Decision::Default(key) => Route::App(at.app.clone(), key),
+            Decision::NoKey(why) => {
+                counts.refused.fetch_add(1, Relaxed);
+                Route::Refuse("key".into(), why)
+            }
             Decision::More => Route::More,
             Decision::Refuse(rule, reason) => {
                 counts.refused.fetch_add(1, Relaxed);

@@ -280,6 +280,7 @@ struct WrittenListen {
     #[serde(default)]
     origins: Vec<Spanned<String>>,
     proxy_protocol: Option<Spanned<bool>>,
+    key: Option<Spanned<String>>,
     /// Used by `marram exec` alone (`redirects`); the agent does not see it.
     #[serde(default)]
     redirect: Vec<Address>,
@@ -287,9 +288,10 @@ struct WrittenListen {
 
 impl WrittenListen {
     fn resolve(self, source: &Source) -> Result<Listener, Problem> {
-        let Self { address, app, name, protocol, idle, flows, origins, proxy_protocol, redirect: _ } = self;
+        let Self { address, app, name, protocol, idle, flows, origins, proxy_protocol, key, redirect: _ } =
+            self;
         let address = socket(source, &address)?;
-        let listener = WrittenListener { name, protocol, idle, flows, origins, proxy_protocol };
+        let listener = WrittenListener { name, protocol, idle, flows, origins, proxy_protocol, key };
         listener.resolve(source, address, app)
     }
 }

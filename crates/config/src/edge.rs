@@ -150,6 +150,7 @@ struct WrittenGate {
     #[serde(default)]
     origins: Vec<Spanned<String>>,
     proxy_protocol: Option<Spanned<bool>>,
+    key: Option<Spanned<String>>,
 }
 
 /// Where the sessions of this edge's gates run. Empty: here. Their ends are in this edge in either
@@ -344,9 +345,9 @@ fn reached_at(
 
 impl WrittenGate {
     fn resolve(self, source: &Source) -> Result<Listener, Problem> {
-        let Self { listen, app, name, protocol, idle, flows, origins, proxy_protocol } = self;
+        let Self { listen, app, name, protocol, idle, flows, origins, proxy_protocol, key } = self;
         let address = socket(source, &listen)?;
-        let listener = WrittenListener { name, protocol, idle, flows, origins, proxy_protocol };
+        let listener = WrittenListener { name, protocol, idle, flows, origins, proxy_protocol, key };
         listener.resolve(source, address, app)
     }
 }

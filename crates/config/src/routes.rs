@@ -12,7 +12,7 @@ use super::source::{Problem, Source};
 use super::units::{Name, ServerAddress, Time, UnitError};
 use marram_agent::{FLOWS_MAX, IDLE, Listener, Routing, ServerSettings, websocket::is_origin};
 use marram_session::agent::routes::{
-    BadPrefix, RouteAction, RouteError, RouteProtocol, RouteRule, ServerName,
+    BadPrefix, BadSource, KeySource, RouteAction, RouteError, RouteProtocol, RouteRule, ServerName,
 };
 use serde::{
     Deserialize, Deserializer, Serialize,
@@ -63,6 +63,9 @@ pub struct WrittenRoute {
     /// The app that it selects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub app: Option<String>,
+    /// What the key of its clients is, if that app has one cell for each key: `"path"`, `"client/24"`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
     /// Or the reason why it refuses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refuse: Option<String>,
@@ -115,6 +118,12 @@ impl WrittenRoute {
             sni,
             first_bytes: self.first()?,
             action: self.action()?,
+            key: self
+                .key
+                .as_deref()
+                .map(str::parse)
+                .transpose()
+                .map_err(|bad: BadSource| ("key", bad.to_string()))?,
         })
     }
 
@@ -169,6 +178,7 @@ impl From<&RouteRule> for WrittenRoute {
             first_bytes: text,
             first_bytes_hex: hex.map(|bytes| bytes.iter().map(|byte| format!("{byte:02x}")).collect()),
             app,
+            key: rule.key.as_ref().map(ToString::to_string),
             refuse,
         }
     }
@@ -244,6 +254,8 @@ pub(super) struct WrittenListener {
     pub(super) origins: Vec<Spanned<String>>,
     /// Streams only: the first bytes name the client, and are believed.
     pub(super) proxy_protocol: Option<Spanned<bool>>,
+    /// What the key of its clients is, of an app with one cell for each key.
+    pub(super) key: Option<Spanned<String>>,
 }
 
 impl WrittenListener {
@@ -285,6 +297,19 @@ impl WrittenListener {
                         with the port if it is not the scheme's, and no path), \"null\" or \"*\"";
             return problem(origin.span(), what);
         }
+        let key = match &self.key {
+            None => None,
+            Some(written) => {
+                let key: KeySource = written
+                    .get_ref()
+                    .parse()
+                    .map_err(|bad: BadSource| source.problem(&written.span(), bad.to_string()))?;
+                if let Some(what) = key.unfit_for(protocol) {
+                    return problem(written.span(), what);
+                }
+                Some(key)
+            }
+        };
         let origins = self.origins.into_iter().map(Spanned::into_inner).collect();
         let idle = self.idle.as_ref().map_or(IDLE, |idle| idle.get_ref().0);
         let flows_max = self.flows.as_ref().map_or(FLOWS_MAX, |flows| *flows.get_ref());
@@ -297,7 +322,17 @@ impl WrittenListener {
             }
             _ => {
                 let name = self.name.map_or_else(|| address.to_string(), |name| name.0);
-                Ok(Listener { name, address, protocol, app: app.0, idle, flows_max, origins, proxy_protocol })
+                Ok(Listener {
+                    name,
+                    address,
+                    protocol,
+                    app: app.0,
+                    idle,
+                    flows_max,
+                    origins,
+                    proxy_protocol,
+                    key,
+                })
             }
         }
     }

@@ -236,6 +236,26 @@ impl<T: Field> Field for Many<T> {
     }
 }
 
+/// The last field of a frame that has been without it before: no byte if it is absent. So a frame without it is the same to every peer, and
+/// one with it is refused by a peer that does not know it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Last<T>(pub Option<T>);
+
+impl<T> Default for Last<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<T: Field> Field for Last<T> {
+    fn put(&self, out: &mut BytesMut) {
+        self.0.iter().for_each(|value| value.put(out));
+    }
+    fn take(from: &mut Bytes) -> Result<Self, Error> {
+        (!from.is_empty()).then(|| T::take(from)).transpose().map(Self)
+    }
+}
+
 /// Declares a struct whose encoding is its fields in order.
 #[macro_export]
 macro_rules! record {

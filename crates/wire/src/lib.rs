@@ -11,6 +11,7 @@ pub mod codec;
 pub mod frame;
 pub mod header;
 pub mod id;
+pub mod key;
 pub mod limits;
 pub mod log;
 pub mod peer;

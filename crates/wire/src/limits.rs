@@ -81,6 +81,8 @@ pub const CHECKPOINTS_SIZE_MAX: u64 = 4 << 30;
 pub const DELTAS_MAX: usize = 16;
 /// Longest text in a frame (names, reasons), in bytes.
 pub const TEXT_MAX: usize = 512;
+/// Longest key of a shared cell, in bytes.
+pub const CELL_KEY_MAX: usize = 256;
 /// Most items in a list in a frame.
 pub const LIST_MAX: usize = 1024;
 /// Most edges of one list in a frame ([`Edges`](crate::frame::Edges)) that are read.

@@ -24,7 +24,7 @@ use marram_session::agent::{
     routes::{HELD_MAX, RouteProtocol},
 };
 use marram_transport::{Socket, cannot_listen, token};
-use marram_wire::{frame::Code, limits::STREAM_CUT};
+use marram_wire::{frame::Code, key::CellKey, limits::STREAM_CUT};
 use mio::{
     Interest, Poll,
     net::{TcpListener, TcpStream},
@@ -64,13 +64,13 @@ impl Shell {
                 program::turn_down(&ask);
                 continue;
             }
-            let program::ConnectRequest { app, half } = ask;
+            let program::ConnectRequest { app, key, half } = ask;
             let (socket, close_state) = half.into_socket();
             let (datagrams, messages) =
                 (close_state.kind() == ConnectionKind::Datagrams, close_state.kind().keeps_messages());
             // Fails if the system is out of memory; the program sees its connection close.
             if let Ok(connection) = self.locals.accept(self.poll.registry(), socket, Some(close_state)) {
-                self.step(AgentInput::Accepted { connection, app, datagrams, messages, origin: None });
+                self.step(AgentInput::Accepted { connection, app, key, datagrams, messages, origin: None });
             }
         }
     }
@@ -127,16 +127,17 @@ impl Shell {
             return self.undecided.hold(self.clock.now(), connection, arrived, true);
         }
         match self.routing.decide(listener, client, &[], false) {
-            Route::App(app) => self.begin(connection, app, &arrived),
+            Route::App(app, key) => self.begin(connection, (app, key), &arrived),
             Route::Refuse(rule, reason) => self.refuse(connection, client, &rule, &reason),
             Route::More => self.undecided.hold(self.clock.now(), connection, arrived, false),
         }
     }
 
-    fn begin(&mut self, connection: ConnectionId, app: String, arrived: &Arrived) {
+    fn begin(&mut self, connection: ConnectionId, (app, key): (String, Option<CellKey>), arrived: &Arrived) {
         self.routing.counts(arrived.listener).begun.fetch_add(1, Relaxed);
         let origin = self.routing.origin(arrived);
-        self.step(AgentInput::Accepted { connection, app, datagrams: false, messages: false, origin });
+        let (datagrams, messages) = (false, false);
+        self.step(AgentInput::Accepted { connection, app, key, datagrams, messages, origin });
     }
 
     /// Closes a connection without a valid PROXY header.
@@ -217,8 +218,8 @@ impl Shell {
         match route {
             Route::Refuse(rule, reason) => self.refuse(connection, client, &rule, &reason),
             Route::More => {}
-            Route::App(app) => {
-                self.begin(connection, app, &waiting.arrived);
+            Route::App(app, key) => {
+                self.begin(connection, (app, key), &waiting.arrived);
                 // In pieces, as if they were read now: a read has STREAM_CUT bytes at most.
                 let mut first = waiting.first.freeze();
                 while !first.is_empty() {
@@ -245,7 +246,7 @@ impl Shell {
             match self.routing.decide(client.listener, client.address, &bytes, true) {
                 Route::More => {}
                 Route::Refuse(rule, reason) => self.tell_refused(client.address, &rule, &reason),
-                Route::App(app) => {
+                Route::App(app, key) => {
                     self.routing.counts(client.listener).begun.fetch_add(1, Relaxed);
                     let local = self.routing.address(client.listener);
                     let arrived = Arrived { listener: client.listener, client: client.address, local };
@@ -254,6 +255,7 @@ impl Shell {
                     self.step(AgentInput::Accepted {
                         connection,
                         app,
+                        key,
                         datagrams: true,
                         messages: false,
                         origin,

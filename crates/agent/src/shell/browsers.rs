@@ -40,12 +40,19 @@ impl Shell {
                 WebSocketInput::Asked { connection, arrived, head } => {
                     let Arrived { listener, client, .. } = arrived;
                     match self.routing.decide(listener, client, &head, true) {
-                        Route::App(app) => {
+                        Route::App(app, key) => {
                             self.routing.counts(listener).begun.fetch_add(1, Relaxed);
                             self.websockets.grant(connection);
                             let origin = self.routing.origin(&arrived);
                             let (datagrams, messages) = (false, true);
-                            self.step(AgentInput::Accepted { connection, app, datagrams, messages, origin });
+                            self.step(AgentInput::Accepted {
+                                connection,
+                                app,
+                                key,
+                                datagrams,
+                                messages,
+                                origin,
+                            });
                         }
                         Route::Refuse(rule, reason) => {
                             self.websockets.refuse(now, connection, &UpgradeRefusal::by_rule(&reason));

@@ -80,6 +80,9 @@ pub(super) struct Add {
     /// The same as hexadecimal digits.
     #[arg(long, value_name = "DIGITS")]
     first_bytes_hex: Option<String>,
+    /// What chooses the cell of a client, if the app has one for each key: path, sni, client/24, first-bytes/8 or name/NAME.
+    #[arg(long, value_name = "SOURCE", requires = "app")]
+    key: Option<String>,
     #[command(flatten)]
     edges: Edges,
 }
@@ -97,6 +100,7 @@ impl Add {
             first_bytes: self.first_bytes.clone(),
             first_bytes_hex: self.first_bytes_hex.clone(),
             app: self.app.clone(),
+            key: self.key.clone(),
             refuse: self.refuse.clone(),
         }
     }
@@ -169,6 +173,12 @@ fn table(answers: &[Value]) -> String {
     table::format(&headings, &answers.iter().flat_map(rows).collect::<Vec<_>>())
 }
 
+/// An app, and what chooses one of its cells.
+fn leads_to(app: Option<String>, key: Option<String>) -> Option<String> {
+    let app = app?;
+    Some(key.map_or_else(|| app.clone(), |key| format!("{app} by {key}")))
+}
+
 /// A row for each rule, and one for connections that no rule decides.
 fn rows(answer: &Value) -> Vec<Vec<String>> {
     let edge = answer["edge"].as_str().unwrap_or("-").to_string();
@@ -194,7 +204,7 @@ fn rows(answer: &Value) -> Vec<Vec<String>> {
             route.name.clone(),
             route.priority.to_string(),
             if asks.is_empty() { "anything".to_string() } else { asks.join(" ") },
-            route.app.or(refuse).unwrap_or_default(),
+            leads_to(route.app, route.key).or(refuse).unwrap_or_default(),
             answer["hits"][&route.name].to_string(),
         ]);
     }

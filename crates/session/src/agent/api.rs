@@ -7,6 +7,7 @@ use bytes::Bytes;
 use marram_wire::{
     frame::{Code, Frame},
     id::{Generation, SessionId},
+    key::CellKey,
     peer::Origin,
 };
 
@@ -101,6 +102,8 @@ pub enum AgentInput {
         connection: ConnectionId,
         /// The app that its route leads to.
         app: String,
+        /// Which of the app's shared cells it is for, if the app has one for each key.
+        key: Option<CellKey>,
         /// Whether it uses datagrams: without `messages` it is no connection, only the datagrams between one address and a
         /// listener.
         datagrams: bool,

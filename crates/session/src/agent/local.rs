@@ -21,6 +21,7 @@ use bytes::Bytes;
 use marram_wire::{
     frame::{Code, Ended, Frame},
     id::SessionId,
+    key::CellKey,
     limits::charge,
     peer::Origin,
 };
@@ -118,7 +119,7 @@ impl Agent {
         &mut self,
         now_ns: u64,
         connection: ConnectionId,
-        (app, origin): (String, Option<Origin>),
+        (app, key, origin): (String, Option<CellKey>, Option<Origin>),
         local: Local,
         out: &mut Vec<AgentOutput>,
     ) {
@@ -131,6 +132,7 @@ impl Agent {
         let id = EndId { session: self.new_session(), server: false };
         let end = End::new(id.session, false, app)
             .with_datagrams(local.datagrams)
+            .with_key(key)
             .with_origin(origin.map(Box::new))
             .with_checkpoints_max(self.config.checkpoints_max);
         let mut session = Session::new(end, now_ns);

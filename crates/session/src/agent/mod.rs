@@ -138,10 +138,10 @@ impl Agent {
             AgentInput::DialFailed { target, reason } => self.dial_failed(now_ns, target, reason, out),
             AgentInput::WireDown { wire, reason } => self.wire_down(now_ns, wire, reason, out),
             AgentInput::Frame { wire, frame } => self.frame(now_ns, wire, frame, out),
-            AgentInput::Accepted { connection, app, datagrams, messages, origin } => {
+            AgentInput::Accepted { connection, app, key, datagrams, messages, origin } => {
                 let mut local = Local::new(datagrams);
                 local.messages |= messages;
-                self.accepted(now_ns, connection, (app, origin), local, out);
+                self.accepted(now_ns, connection, (app, key, origin), local, out);
             }
             AgentInput::Connected { connection } => self.connected(now_ns, connection, out),
             AgentInput::ConnectFailed { connection, reason } => {

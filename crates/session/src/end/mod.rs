@@ -22,11 +22,13 @@ use crate::{
 use alloc::{boxed::Box, string::String, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
+    codec::Last,
     frame::{
         Channel, CheckpointBegin, CheckpointPart, Credit, Failure, Frame, Hello, Input, Keeps, Kept,
         KeptInput, Live, LogPart, Promise, Promised,
     },
     id::{Generation, HostId, ImageHash, SessionId},
+    key::CellKey,
     limits::{
         ALLOWANCE_MIN, CHECKPOINT_AFTER_BYTES, DATAGRAMS_WAITING_MAX, OUTPUT_WINDOW, PART_SIZE, RETAINED_MAX,
         RETAINED_MIN, STREAM_CUT, charge,
@@ -107,6 +109,8 @@ pub struct End {
     /// Where the client connected: set at the client's end, or received at the server's end.
     origin: Option<Box<Origin>>,
     app: String,
+    /// Which of the app's shared cells the client is for, if the app has several.
+    key: Option<CellKey>,
     terms: Option<Terms>,
     /// Whether it keeps the session while that moves, though its terms do not ask for it.
     protected: bool,
@@ -179,6 +183,7 @@ impl End {
             datagrams: false,
             origin: None,
             app,
+            key: None,
             terms: None,
             protected: false,
             refused: false,
@@ -218,6 +223,12 @@ impl End {
     #[must_use]
     pub fn with_origin(self, origin: Option<Box<Origin>>) -> Self {
         Self { origin, ..self }
+    }
+
+    /// Sets which of the app's shared cells the client is for. Call it before the first promise.
+    #[must_use]
+    pub fn with_key(self, key: Option<CellKey>) -> Self {
+        Self { key, ..self }
     }
 
     /// Sets how many bytes of checkpoints this end keeps at most, [`marram_wire::limits::CHECKPOINTS_SIZE`] otherwise. Call it
@@ -416,6 +427,7 @@ impl End {
             peer: terms.and_then(|terms| terms.peer),
             origin: self.said_origin(),
             active: false,
+            key: Last(self.key.clone()),
         }
     }
 

@@ -7,8 +7,10 @@ use crate::{
 };
 use alloc::boxed::Box;
 use marram_wire::{
+    codec::Last,
     frame::{Keep, Keeps},
     id::{Generation, SessionId},
+    key::CellKey,
     peer::Origin,
     seal::{Seal, SessionKeys},
 };
@@ -23,6 +25,8 @@ pub(super) struct About {
     pub(super) keys: SessionKeys,
     /// Where its client connected, if its agent has said so when it began.
     pub(super) origin: Option<Box<Origin>>,
+    /// Of a shared cell: which of its app's cells it is, if the app has several.
+    pub(super) key: Option<CellKey>,
     /// Of a session whose app has none, while it moves.
     pub(super) protection: Protection,
     /// The last generation that was opened to end it.
@@ -42,6 +46,7 @@ impl About {
             policy,
             keys,
             origin: None,
+            key: None,
             protection: Protection::Off,
             protected_in: Generation::NONE,
             generation: Generation::NONE,
@@ -114,6 +119,7 @@ impl About {
             took: ends.took(),
             group: None,
             origin: self.origin.clone().filter(|_| self.has_backup()),
+            key: Last(self.key.clone()),
         }
     }
 
@@ -129,6 +135,17 @@ impl Owner {
         if origin.is_some() {
             self.about.origin = origin;
         }
+    }
+
+    /// The cell is that of this key. Called once, before anything is fed.
+    pub fn has_key(&mut self, key: Option<CellKey>) {
+        self.about.key = key;
+    }
+
+    /// Of a shared cell: which of its app's cells it is, if the app has several.
+    #[must_use]
+    pub fn key(&self) -> Option<&CellKey> {
+        self.about.key.as_ref()
     }
 
     /// Where the client connected, if it is known here.

@@ -102,6 +102,7 @@ impl World {
             peer: None,
             origin: None,
             active: false,
+            key: Default::default(),
         };
         self.step(ShardInput::Frame { wire: WIRE, frame: hello.into() })
     }

@@ -55,6 +55,7 @@ pub(crate) fn keep(channel: Channel, count: u64) -> Keep {
         took: vec![0],
         group: None,
         origin: None,
+        key: Default::default(),
     }
 }
 

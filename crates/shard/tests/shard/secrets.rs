@@ -242,6 +242,7 @@ fn begun(recovery_target_ns: u64) -> World {
     let mut world = World::new(recovery_target_ns);
     world.drive(
         vec![AgentInput::Accepted {
+            key: None,
             connection: CLIENT,
             app: "count".into(),
             datagrams: false,

@@ -99,6 +99,7 @@ impl World {
 
     fn connect(&mut self, client: u64) {
         self.agent(AgentInput::Accepted {
+            key: None,
             connection: ConnectionId(client),
             app: "hall".into(),
             datagrams: false,

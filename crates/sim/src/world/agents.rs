@@ -491,7 +491,7 @@ impl World {
                 let before: Vec<SessionId> = self.session_ids(agent);
                 self.give_agent(
                     agent,
-                    AgentInput::Accepted { connection, app, datagrams, messages: false, origin },
+                    AgentInput::Accepted { key: None, connection, app, datagrams, messages: false, origin },
                 );
                 let new = self.session_ids(agent).into_iter().find(|session| !before.contains(session));
                 self.programs[program].session = new;

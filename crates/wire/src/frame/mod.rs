@@ -22,8 +22,9 @@ pub use hot::{Increment, Input, Output};
 pub use reader::{ReadError, Reader};
 
 use crate::{
-    codec::{Error, Field, Many},
+    codec::{Error, Field, Last, Many},
     id::{Generation, HostId, ImageHash, Port, SessionId},
+    key::CellKey,
     peer::Origin,
     record,
 };
@@ -193,6 +194,8 @@ frames! {
         /// Whether the program at this end sent or received something shortly before the session lost its owner, or has sent
         /// something since, or the session has had no owner for two seconds: then it is recovered before others.
         active: bool,
+        /// Which of the app's shared cells the client is for, if the app has one for each key.
+        key: Last<CellKey>,
     }
     /// Edge to end: promise this generation. Opens the channel at the end that did not send [`Hello`].
     17 Promise {
@@ -446,6 +449,8 @@ frames! {
         group: Option<GroupId>,
         /// Where the client connected, under `epoch`, if its agent has said so: policies may ask for it.
         origin: Option<Box<Origin>>,
+        /// Of a shared cell: which of its app's cells it is, if the app has one for each key.
+        key: Last<CellKey>,
     }
     /// Owner to keeper: a checkpoint follows in parts, behind other frames.
     73 Base {

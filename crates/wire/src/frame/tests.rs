@@ -49,6 +49,7 @@ fn of_sessions() -> Vec<Frame> {
             peer: None,
             origin: None,
             active: true,
+            key: Last(None),
         }
         .into(),
         Promised {

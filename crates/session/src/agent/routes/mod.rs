@@ -6,11 +6,13 @@
 //! their end. Known conversations ([`flows`]) are not routed again.
 
 pub mod flows;
+mod key;
 mod rule;
 #[cfg(test)]
 mod tests;
 mod tls;
 
+pub use key::{BadSource, KeySource};
 pub use rule::{BadPrefix, Prefix, RouteAction, RouteProtocol, RouteRule, ServerName};
 pub use tls::{Sni, server_name};
 
@@ -21,6 +23,8 @@ use alloc::{
     vec::Vec,
 };
 use core::net::SocketAddr;
+use key::KeyRead;
+use marram_wire::key::CellKey;
 use rule::Match;
 
 /// Maximum number of rules of a table.
@@ -45,17 +49,21 @@ pub struct Arrival<'a> {
     pub client: SocketAddr,
     /// The client's protocol.
     pub protocol: RouteProtocol,
+    /// What the key of the listener's clients is, if its own app has one cell for each key.
+    pub key: Option<&'a KeySource>,
 }
 
 /// The result of the rules.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Decision<'a> {
-    /// It is routed to this app.
-    App(&'a str),
+    /// It is routed to this app, and to the cell of this key, if the rule says what that is.
+    App(&'a str, Option<CellKey>),
     /// It is refused: the name of the rule, and the reason, for people.
     Refuse(&'a str, &'a str),
-    /// No rule matches: it is routed to the listener's own app.
-    Default,
+    /// No rule matches: it is routed to the listener's own app, and to the cell of this key, if the listener says what that is.
+    Default(Option<CellKey>),
+    /// It has no key, and its app has one cell for each key: the reason, for people.
+    NoKey(String),
     /// A rule needs more of its first bytes.
     More,
 }
@@ -147,16 +155,34 @@ impl RouteTable {
                 Match::Undecided if last => {}
                 Match::Undecided => return Decision::More,
                 Match::Yes => {
-                    self.hits[index] += 1;
                     let rule = &self.rules[index];
-                    return match &rule.action {
-                        RouteAction::App(app) => Decision::App(app),
-                        RouteAction::Refuse(reason) => Decision::Refuse(&rule.name, reason),
+                    let key = key_of(rule.key.as_ref(), arrival, first, last);
+                    self.hits[index] += u64::from(!matches!(key, Err(Decision::More)));
+                    return match (&rule.action, key) {
+                        (RouteAction::Refuse(reason), _) => Decision::Refuse(&rule.name, reason),
+                        (RouteAction::App(app), Ok(key)) => Decision::App(app, key),
+                        (RouteAction::App(_), Err(undecided)) => undecided,
                     };
                 }
             }
         }
-        self.defaults += 1;
-        Decision::Default
+        let key = key_of(arrival.key, arrival, first, last);
+        self.defaults += u64::from(!matches!(key, Err(Decision::More)));
+        key.map_or_else(|undecided| undecided, Decision::Default)
+    }
+}
+
+/// The key of a client whose app is known; none if nothing says what that is.
+fn key_of(
+    source: Option<&KeySource>,
+    arrival: &Arrival<'_>,
+    first: &[u8],
+    last: bool,
+) -> Result<Option<CellKey>, Decision<'static>> {
+    match source.map(|source| source.read(arrival, first, last)) {
+        None => Ok(None),
+        Some(KeyRead::Key(key)) => Ok(Some(key)),
+        Some(KeyRead::More) => Err(Decision::More),
+        Some(KeyRead::None(why)) => Err(Decision::NoKey(why)),
     }
 }

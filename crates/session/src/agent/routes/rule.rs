@@ -1,6 +1,6 @@
 //! One rule: its conditions, and the action for an arrival that matches.
 
-use super::{Arrival, FIRST_BYTES_MAX, Sni, server_name};
+use super::{Arrival, FIRST_BYTES_MAX, KeySource, Sni, server_name};
 use alloc::{
     format,
     string::{String, ToString},
@@ -98,7 +98,7 @@ impl fmt::Display for Prefix {
 }
 
 /// The first `bits` bits of an address, left-aligned in 128 bits.
-fn masked(address: IpAddr, bits: u8) -> u128 {
+pub(super) fn masked(address: IpAddr, bits: u8) -> u128 {
     let number = match address {
         IpAddr::V4(address) => u128::from(address.to_bits()) << 96,
         IpAddr::V6(address) => address.to_bits(),
@@ -195,6 +195,8 @@ pub struct RouteRule {
     pub first_bytes: Option<Vec<u8>>,
     /// The action.
     pub action: RouteAction,
+    /// What the key of its clients is, if the app has one cell for each key.
+    pub key: Option<KeySource>,
 }
 
 /// Whether a rule matches.
@@ -220,6 +222,13 @@ impl RouteRule {
         let len = self.first_bytes.as_ref().map_or(1, Vec::len);
         if !(1..=FIRST_BYTES_MAX).contains(&len) {
             return Some(("first_bytes", format!("has {len} bytes; write 1 to {FIRST_BYTES_MAX}")));
+        }
+        let key = self.key.as_ref();
+        if let (Some(_), RouteAction::Refuse(_)) = (key, &self.action) {
+            return Some(("key", "chooses no cell where the rule refuses; remove it".to_string()));
+        }
+        if let Some(what) = key.zip(self.protocol).and_then(|(key, protocol)| key.unfit_for(protocol)) {
+            return Some(("key", what.to_string()));
         }
         None
     }

@@ -23,6 +23,7 @@ fn rule(name: &str, action: RouteAction) -> RouteRule {
         sni: None,
         first_bytes: None,
         action,
+        key: None,
     }
 }
 
@@ -35,17 +36,23 @@ const ARRIVAL: Arrival<'static> = Arrival {
     local: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 80),
     client: SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 1, 2, 3)), 4_000),
     protocol: RouteProtocol::Tcp,
+    key: None,
 };
 
 /// A decision as a word.
 fn decide(rules: &[RouteRule], arrival: &Arrival<'_>, first: &[u8], last: bool) -> String {
     let mut table = RouteTable::new(rules.to_vec()).expect("the rules are right");
     match table.decide(arrival, first, last) {
-        Decision::App(app) => app.into(),
+        Decision::App(app, key) => named(app, key),
         Decision::Refuse(rule, reason) => format!("{rule} refuses: {reason}"),
-        Decision::Default => "default".into(),
+        Decision::Default(key) => named("default", key),
+        Decision::NoKey(why) => format!("no key: {why}"),
         Decision::More => "more".into(),
     }
+}
+
+fn named(app: &str, key: Option<CellKey>) -> String {
+    key.map_or_else(|| app.to_string(), |key| format!("{app} {key}"))
 }
 
 /// A TLS record that holds part of a handshake.
@@ -393,4 +400,121 @@ fn the_table_stays_bounded_while_conversations_come_and_go() {
         }
     }
     assert!(flows.is_empty());
+}
+
+/// The key of a client of a listener with this source of keys.
+fn key_of(source: &str, arrival: &Arrival<'_>, first: &[u8], last: bool) -> String {
+    let source = source.parse().expect("it is a source");
+    decide(&[], &Arrival { key: Some(&source), ..*arrival }, first, last)
+}
+
+#[test]
+fn a_key_is_what_its_source_says() {
+    let at = |client: &str| Arrival { client: client.parse().unwrap(), ..ARRIVAL };
+    let (four, six) = (at("10.1.2.3:4000"), at("[2001:db8:1:2:3::4]:4000"));
+    let browser = Arrival { protocol: RouteProtocol::WebSocket, ..ARRIVAL };
+    let tls = record(&hello(Some("Chess.example.org")));
+    let request = b"GET /rooms/chess?name=a HTTP/1.1\r\nHost: a\r\n\r\n";
+    for (source, arrival, first, expected) in [
+        ("client", &four, &b""[..], "default 10.1.2.3/32"),
+        ("client", &at("[::ffff:10.1.2.3]:1"), b"", "default 10.1.2.3/32"),
+        ("client", &six, b"", "default 2001:db8:1:2:3::4/128"),
+        ("client/24", &four, b"", "default 10.1.2.0/24"),
+        ("client/24", &six, b"", "default 2001:db8:1:2::/64"),
+        ("client/8/32", &six, b"", "default 2001:db8::/32"),
+        ("first-bytes/3", &four, b"abcd", "default abc"),
+        ("first-bytes/3", &four, b"\x00\xffa", "default \\x00\\xffa"),
+        ("path", &browser, request, "default /rooms/chess"),
+        ("path", &browser, b"GET / HTTP/1.1\r\n\r\n", "default /"),
+        ("sni", &four, &tls, "default chess.example.org"),
+        ("name/lobby", &four, b"", "default lobby"),
+    ] {
+        assert_eq!(key_of(source, arrival, first, false), expected, "{source}");
+        assert_eq!(key_of(source, arrival, first, true), expected, "{source}");
+    }
+}
+
+#[test]
+fn a_key_waits_for_the_bytes_that_it_needs_and_no_longer() {
+    let tls = record(&hello(Some("chess.example.org")));
+    for (source, first) in [("first-bytes/3", &b"ab"[..]), ("sni", &tls[..tls.len() - 1]), ("sni", b"")] {
+        assert_eq!(key_of(source, &ARRIVAL, first, false), "more", "{source}");
+        let at_last = key_of(source, &ARRIVAL, first, true);
+        assert!(at_last.starts_with("no key: the client"), "{source}: {at_last}");
+    }
+    let nameless = record(&hello(None));
+    let long = [&b"GET /"[..], &[b'a'; 256], b" HTTP/1.1\r\n\r\n"].concat();
+    let browser = Arrival { protocol: RouteProtocol::WebSocket, ..ARRIVAL };
+    for (source, arrival, first, why) in [
+        ("sni", &ARRIVAL, &nameless[..], "the client asks for no TLS server by name"),
+        ("sni", &ARRIVAL, b"SSH-2", "the client does not begin with TLS"),
+        ("path", &browser, b"OPTIONS * HTTP/1.1\r\n\r\n", "the client's request has no path"),
+        ("path", &browser, &long, "the key of its cell has 257 bytes; the maximum is 256"),
+        ("path", &ARRIVAL, b"GET / HTTP/1.1\r\n\r\n", "a client by tcp has no \"path\""),
+        (
+            "first-bytes/3",
+            &browser,
+            b"GET / HTTP/1.1\r\n\r\n",
+            "a client by websocket has no \"first-bytes/3\"",
+        ),
+    ] {
+        assert_eq!(key_of(source, arrival, first, false), format!("no key: {why}"));
+    }
+}
+
+#[test]
+fn a_rule_has_a_key_of_its_own_and_counts_when_that_is_known() {
+    let chess = RouteRule {
+        first_bytes: Some(b"GO".to_vec()),
+        key: Some("first-bytes/4".parse().unwrap()),
+        ..app("chess")
+    };
+    let lobby = "name/lobby".parse().unwrap();
+    let arrival = Arrival { key: Some(&lobby), ..ARRIVAL };
+    let mut table =
+        RouteTable::new(vec![chess, RouteRule { first_bytes: Some(b"x".to_vec()), ..app("plain") }])
+            .expect("the rules are right");
+    assert_eq!(table.decide(&arrival, b"GO", false), Decision::More);
+    assert_eq!(
+        table.decide(&arrival, b"GO a!", false),
+        Decision::App("chess", CellKey::new(&b"GO a"[..]).ok())
+    );
+    // The listener's key is for its own app.
+    assert_eq!(table.decide(&arrival, b"x", false), Decision::App("plain", None));
+    assert_eq!(table.decide(&arrival, b"yy", false), Decision::Default(CellKey::new(&b"lobby"[..]).ok()));
+    assert_eq!(table.rules().map(|(_, hits)| hits).collect::<Vec<_>>(), [1, 1]);
+    assert_eq!(table.defaults(), 1);
+}
+
+#[test]
+fn sources_of_keys_are_written_as_they_are_read() {
+    use marram_wire::codec::Field;
+    for text in
+        ["client", "client/24", "client/24/48", "first-bytes/64", "path", "sni", "name/lobby", "name/a/b"]
+    {
+        let source: KeySource = text.parse().expect("it is a source");
+        assert_eq!(source.to_string(), text);
+        let mut out = bytes::BytesMut::new();
+        source.put(&mut out);
+        assert_eq!(KeySource::take(&mut out.freeze()), Ok(source));
+    }
+    let long = format!("name/{}", "a".repeat(257));
+    for text in [
+        "",
+        "client/",
+        "client/0",
+        "client/33",
+        "client/24/129",
+        "first-bytes",
+        "first-bytes/65",
+        "first-bytes/0",
+        "path/1",
+        "sni/",
+        "name",
+        "name/",
+        "port",
+        &long,
+    ] {
+        assert_eq!(text.parse::<KeySource>(), Err(BadSource), "{text}");
+    }
 }

@@ -15,6 +15,7 @@ use marram_wire::{
 
 fn accept(stage: &mut Stage) -> Vec<alloc::string::String> {
     stage.step(AgentInput::Accepted {
+        key: None,
         connection: ConnectionId(1),
         app: "app".to_string(),
         datagrams: true,
@@ -56,6 +57,7 @@ fn a_connection_that_keeps_messages_apart_is_given_empty_ones_too() {
     let mut stage = Stage::client(1);
     let app = "app".to_string();
     stage.step(AgentInput::Accepted {
+        key: None,
         connection: ConnectionId(1),
         app,
         datagrams: false,
@@ -89,6 +91,7 @@ fn a_connection_that_speaks_in_datagrams_says_itself_when_it_is_done() {
     let mut stage = Stage::client(1);
     let app = "app".to_string();
     stage.step(AgentInput::Accepted {
+        key: None,
         connection: ConnectionId(1),
         app,
         datagrams: true,

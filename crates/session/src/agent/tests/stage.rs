@@ -263,6 +263,7 @@ impl Stage {
     /// A program connects to the listener of `app`.
     pub(super) fn accept(&mut self, connection: u64) -> Vec<String> {
         self.step(AgentInput::Accepted {
+            key: None,
             connection: ConnectionId(connection),
             app: "app".to_string(),
             datagrams: false,

@@ -170,6 +170,7 @@ fn keep(history: &History, first: usize, hot: bool) -> Keep {
         took: vec![first.saturating_sub(1) as u64, 0],
         group: None,
         origin: None,
+        key: Default::default(),
     }
 }
 

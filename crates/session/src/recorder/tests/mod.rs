@@ -251,6 +251,7 @@ impl Model {
             took: self.took(),
             group: None,
             origin: None,
+            key: Default::default(),
         }
     }
 

@@ -120,6 +120,7 @@ mod tests {
             proof: None,
             origin: None,
             active: false,
+            key: Default::default(),
         }
     }
 

@@ -172,6 +172,7 @@ fn keep(channel: Channel, session: SessionId, n: u64) -> Keep {
         took: vec![n; 2],
         group: None,
         origin: None,
+        key: Default::default(),
     }
 }
 

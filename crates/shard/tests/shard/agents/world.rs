@@ -134,7 +134,7 @@ impl World {
         let (datagrams, messages, origin) = (false, false, None);
         self.agent(
             CLIENT,
-            AgentInput::Accepted { connection, app: "web".into(), datagrams, messages, origin },
+            AgentInput::Accepted { key: None, connection, app: "web".into(), datagrams, messages, origin },
         );
     }
 
@@ -239,6 +239,7 @@ impl World {
             peer: None,
             origin: None,
             active: false,
+            key: Default::default(),
         }
     }
 

@@ -345,6 +345,7 @@ impl World {
         self.runs(1);
         let connection = ConnectionId(1);
         let input = AgentInput::Accepted {
+            key: None,
             connection,
             app: "hall".into(),
             datagrams: false,
