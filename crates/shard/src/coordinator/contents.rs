@@ -91,6 +91,20 @@ record! {
     }
 }
 
+impl Claimed {
+    /// What the backup that this claim names writes in its place if it was started again and has no copy any more: the primary alone may go
+    /// on. The opener is a digest of this claim, so the primary that has written this one knows what it finds, and no other life of it does.
+    #[must_use]
+    pub fn resigned(&self) -> Self {
+        let mut hasher = blake3::Hasher::new_derive_key("marram 2026 resigned claim");
+        hasher.update(&encode(self));
+        let mut opener = [0; 8];
+        hasher.finalize_xof().fill(&mut opener);
+        let generation = Generation { count: self.generation.count + 1, opener: u64::from_le_bytes(opener) };
+        Self { generation, primary: self.primary.clone(), backup: None }
+    }
+}
+
 record! {
     /// What a client was seen to have of its session.
     Witnessed {

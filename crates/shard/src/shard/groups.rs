@@ -370,6 +370,9 @@ impl Shard {
             {
                 self.slots.again(name, self.random.bytes());
             }
+            ClaimAnswer { tag, holder: Some(holder), .. } if group.was_resigned(tag, &holder) => {
+                trace!(SHARD, "group {}: its backup was started again, and has resigned", name[0]);
+            }
             ClaimAnswer { holder: Some(holder), .. } => {
                 let contested = group.contested();
                 let reason = format!("`{}` has claimed the session's group", holder.primary);
@@ -482,7 +485,13 @@ impl Shard {
     }
 
     /// A primary's frame about one of its groups, of which this shard is the backup or becomes it.
-    pub(super) fn group_frame(&mut self, wire: ShardWireId, frame: &Frame, out: &mut Vec<ShardOutput>) {
+    pub(super) fn group_frame(
+        &mut self,
+        now: Now,
+        wire: ShardWireId,
+        frame: &Frame,
+        out: &mut Vec<ShardOutput>,
+    ) {
         match *frame {
             Frame::Epoch(Epoch { group, number }) => {
                 // Once the group is known to be the other edge's, what it has ended meanwhile is confirmed.
@@ -494,8 +503,10 @@ impl Shard {
             Frame::Backup(Backup { group, generation }) => {
                 let primary = self.peer_name(wire);
                 let backup = Some(self.config.edge.clone());
-                if let Some(primary) = primary {
-                    self.backups.announced(group, wire, Claimed { generation, primary, backup });
+                let Some(primary) = primary else { return };
+                let claim = Claimed { generation, primary, backup };
+                for id in self.backups.announced(group, wire, claim) {
+                    self.refuse_standby(now, id, "this edge has resigned from the group's claim", out);
                 }
             }
             _ => {}

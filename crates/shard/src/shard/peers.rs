@@ -10,10 +10,7 @@ use super::{
     state::peers::{Peer, Peers},
 };
 use crate::api::{App, AppVersion, NoteLevel, Now, ShardOutput, ShardWireId};
-use alloc::{
-    string::{String, ToString},
-    vec::Vec,
-};
+use alloc::{string::ToString, vec::Vec};
 use marram_session::{
     agent::Target,
     cell::Seed,
@@ -198,7 +195,7 @@ impl Shard {
                 self.peer_down(now, wire, out);
             }
             Frame::AskMove(asked) => self.asked_about_move(wire, &asked.keep, out),
-            Frame::Epoch(_) | Frame::Backup(_) => self.group_frame(wire, &frame, out),
+            Frame::Epoch(_) | Frame::Backup(_) => self.group_frame(now, wire, &frame, out),
             Frame::Keep(keep) => {
                 let channel = keep.channel;
                 if let Err(StandbyError(code, reason)) = self.stand_by(now, wire, &keep, out) {
@@ -387,23 +384,25 @@ impl Shard {
     /// Drops all sessions that this shard stands by for.
     pub(super) fn drop_standbys(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
         for id in self.sessions.ids() {
-            let Some(session) = self.sessions.get(id).filter(|session| session.is_following()) else {
+            if !self.sessions.is_following(id) {
                 continue;
-            };
+            }
             // One of a group that is claimed here is nowhere else: its ends may still come before the edge stops. If its primary has handed it
             // over, the claim may be written already.
             if self.groups.of_session(id).is_some() || self.backups.was_handed_over(id) {
                 continue;
             }
-            if let Some((wire, channel)) = session.feeder {
-                let reason: String = "the edge is shutting down".into();
-                let frame = Reject { channel, code: Code::Busy, reason }.into();
-                out.push(ShardOutput::Send { wire, frame });
-            }
-            if let Some(session) = self.sessions.get_mut(id) {
-                session.feeder = None;
-            }
-            self.drop_standby(now, id, out);
+            self.refuse_standby(now, id, "the edge is shutting down", out);
         }
+    }
+
+    /// Drops a session that this shard stands by for, and tells its owner why it needs another edge.
+    pub(super) fn refuse_standby(&mut self, now: Now, id: SessionId, why: &str, out: &mut Vec<ShardOutput>) {
+        let feeder = self.sessions.get_mut(id).and_then(|session| session.feeder.take());
+        if let Some((wire, channel)) = feeder {
+            let frame = Reject { channel, code: Code::Busy, reason: why.to_string() }.into();
+            out.push(ShardOutput::Send { wire, frame });
+        }
+        self.drop_standby(now, id, out);
     }
 }

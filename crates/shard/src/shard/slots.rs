@@ -16,8 +16,8 @@ use super::{
     },
 };
 use crate::{
-    api::{App, FromShard, NoteLevel, Now, ShardOutput, SlotAnswer, SlotQuery},
-    coordinator::{SlotName, SlotRecord, contents::Claimed},
+    api::{App, FromShard, GroupClaim, NoteLevel, Now, ShardOutput, SlotAnswer, SlotQuery},
+    coordinator::{SlotHeld, SlotName, SlotRecord, contents::Claimed},
 };
 use alloc::{format, string::ToString, vec::Vec};
 use marram_session::owner::OwnerPhase;
@@ -271,8 +271,29 @@ impl Shard {
     /// The coordinator's answer about a slot.
     pub(super) fn slot_answered(&mut self, now: Now, answer: SlotAnswer, out: &mut Vec<ShardOutput>) {
         self.cells_changed = true;
+        if let Some(held) = &answer.held {
+            self.resign_if_lost(now, held, out);
+        }
         let news = self.slots.answered(now.mono_ns, answer);
         self.slot_news(now, news, out);
+    }
+
+    /// A slot's claim names this edge as the backup, and its home shard, which asks, has no copy: a former life had it. The primary alone
+    /// may go on; if that was started again as well, it learns from this that the cell is lost.
+    fn resign_if_lost(&mut self, now: Now, held: &SlotHeld, out: &mut Vec<ShardOutput>) {
+        let (group, Some(claim)) = (held.record.group, &held.holder) else { return };
+        let is_named = claim.backup.as_ref() == Some(&self.config.edge) && claim.primary != self.config.edge;
+        let is_own = self.groups.get(group).is_some();
+        if !is_named || is_own || !self.backups.resigns(now.mono_ns, group, claim.generation) {
+            return;
+        }
+        let text = format!(
+            "this edge had the copy of a shared cell of `{}` before it was started again: it tells the coordinator that it has none",
+            claim.primary
+        );
+        note(NoteLevel::Info, None, text, out);
+        let (tag, from, to) = (self.groups.tag(), Some(claim.clone()), Some(claim.resigned()));
+        out.push(ShardOutput::Control(FromShard::Claim(GroupClaim { tag, group, of_slot: true, from, to })));
     }
 
     fn slot_news(&mut self, now: Now, news: Vec<SlotNews>, out: &mut Vec<ShardOutput>) {

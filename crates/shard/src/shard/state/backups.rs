@@ -8,13 +8,20 @@ use alloc::{
     vec::Vec,
 };
 use marram_session::{holds, invariant::BrokenInvariant};
-use marram_wire::{frame::GroupId, id::SessionId};
+use marram_wire::{
+    frame::GroupId,
+    id::{Generation, SessionId},
+};
 
 const MS: u64 = 1_000_000;
 /// An end that asked within this time waits for the session.
 const ASKED_NS: u64 = 2_000 * MS;
 /// A shared cell goes on without its primary after this time even if no end asks: its timers run, and its state is nowhere else.
 const UNASKED_NS: u64 = 2_000 * MS;
+/// A primary that has ended a cell begins the next one under the same claim within this time, or this edge resigns from it.
+const FED_AGAIN_NS: u64 = 10_000 * MS;
+/// Claims on slots' groups that are remembered, of each kind. One edge is not the backup of so many.
+const RESIGNED_MAX: usize = 4_096;
 /// A primary is asked so often to hand one session over.
 const HAND_OVER_AGAIN_NS: u64 = 200 * MS;
 
@@ -73,6 +80,15 @@ impl BackedGroup {
     }
 }
 
+/// A claim on a slot's group that names this edge, as its primary has announced it.
+#[derive(Debug)]
+struct Told {
+    claim: Generation,
+    wire: ShardWireId,
+    /// Since when an answer of the coordinator has found no copy here.
+    lacks_since_ns: Option<u64>,
+}
+
 /// All groups of which this shard is the backup.
 #[derive(Debug, Default)]
 pub(crate) struct Backups {
@@ -80,6 +96,10 @@ pub(crate) struct Backups {
     of_session: BTreeMap<SessionId, GroupId>,
     /// When the primary was last asked for a session.
     handing_ns: BTreeMap<SessionId, u64>,
+    /// The last claims on slots' groups that were announced to this shard, on wires that are up.
+    told: BTreeMap<GroupId, Told>,
+    /// Claims on slots' groups from which it has resigned.
+    resigned: BTreeMap<GroupId, Generation>,
 }
 
 /// What an end that asks for a session may be told.
@@ -207,14 +227,44 @@ impl Backups {
         group.sessions()
     }
 
-    /// Its primary announces a claim that names this edge.
-    pub(crate) fn announced(&mut self, name: GroupId, wire: ShardWireId, record: Claimed) {
-        if let Some(group) =
-            self.by_name.get_mut(&name).filter(|group| group.feeder == Feeder::Connected(wire))
-        {
-            // The store may have had none because its primary's claim was on the way.
-            (group.record, group.instead) = (Some(record), None);
+    /// Its primary announces a claim that names this edge. Returns the sessions that are to be refused: those of a claim from which this
+    /// edge has resigned, since what it was fed under that was still on its way. It could not go on with them.
+    pub(crate) fn announced(&mut self, name: GroupId, wire: ShardWireId, record: Claimed) -> Vec<SessionId> {
+        let is_feeder = |group: &&mut BackedGroup| group.feeder == Feeder::Connected(wire);
+        let Some(group) = self.by_name.get_mut(&name).filter(is_feeder) else { return Vec::new() };
+        if self.resigned.get(&name) == Some(&record.generation) {
+            return group.sessions();
         }
+        self.resigned.remove(&name);
+        if group.is_slot {
+            let told = Told { claim: record.generation, wire, lacks_since_ns: None };
+            self.told.insert(name, told);
+        }
+        // The store may have had none because its primary's claim was on the way.
+        (group.record, group.instead) = (Some(record), None);
+        if self.told.len() > RESIGNED_MAX {
+            // To resign from such a claim is of no use, and does no harm.
+            self.told.pop_first();
+        }
+        Vec::new()
+    }
+
+    /// The store's claim on a slot's group names this edge. True if it has no copy and gets none under that claim, as far as it knows: then
+    /// it resigns, and the claim is remembered. A connected primary that has announced the claim here may begin another cell under it: that
+    /// is waited for.
+    pub(crate) fn resigns(&mut self, now_ns: u64, name: GroupId, claim: Generation) -> bool {
+        let told = self.told.get_mut(&name).filter(|told| told.claim == claim);
+        let is_awaited = told.is_some_and(|told| {
+            let since_ns = *told.lacks_since_ns.get_or_insert(now_ns);
+            now_ns < since_ns.saturating_add(FED_AGAIN_NS)
+        });
+        let is_known = self.by_name.contains_key(&name) || is_awaited;
+        let has_room = self.resigned.len() < RESIGNED_MAX || self.resigned.contains_key(&name);
+        let resigns = !is_known && has_room;
+        if resigns {
+            self.resigned.insert(name, claim);
+        }
+        resigns
     }
 
     /// Whether an epoch of this group that ended on this wire may be confirmed: it is not being claimed, so that its primary will not
@@ -242,6 +292,7 @@ impl Backups {
 
     /// This wire is gone.
     pub(crate) fn lost(&mut self, now_ns: u64, wire: ShardWireId) {
+        self.told.retain(|_, told| told.wire != wire);
         let over = |feeder| matches!(feeder, Feeder::Connected(at) | Feeder::Suspected(at) if at == wire);
         for group in self.by_name.values_mut().filter(|group| over(group.feeder)) {
             group.feeder = Feeder::Lost;
@@ -292,7 +343,7 @@ impl Backups {
                 asked @ None if must_claim => {
                     let (tag, opener) = tag();
                     let count = from.generation.count + 1;
-                    let generation = marram_wire::id::Generation { count, opener };
+                    let generation = Generation { count, opener };
                     let to = Claimed { generation, primary: edge.into(), backup: None };
                     (asked.insert(AskedClaim::new(tag, to)), tag)
                 }

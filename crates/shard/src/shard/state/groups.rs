@@ -413,9 +413,26 @@ impl Group {
             && self.record.as_ref().is_some_and(is_older)
             && self.asked.as_ref().is_some_and(|asked| asked.has_tag(tag));
         if is_it {
-            (self.asked, self.record, self.renews) = (None, Some(holder.clone()), true);
+            self.claim_from(holder);
         }
         is_it
+    }
+
+    /// The store has the record with which the backup of a claim of this group has resigned, since it was started again. True if it is so:
+    /// then the group is claimed from that one. No other edge has a copy.
+    pub(crate) fn was_resigned(&mut self, tag: u64, holder: &Claimed) -> bool {
+        let asked = self.asked.as_ref().filter(|asked| asked.has_tag(tag));
+        let mut own = asked.and_then(|asked| asked.to.as_ref()).into_iter().chain(&self.record);
+        let is_it = asked.is_some() && own.any(|claim| claim.resigned() == *holder);
+        if is_it {
+            self.claim_from(holder);
+        }
+        is_it
+    }
+
+    /// The store has this record, which another life or edge has not written for itself. Nothing leaves until a claim from it is decided.
+    fn claim_from(&mut self, record: &Claimed) {
+        (self.asked, self.record, self.renews) = (None, Some(record.clone()), true);
     }
 
     /// The store may have lost its record: it is claimed again.

@@ -189,6 +189,145 @@ fn an_edge_that_was_started_again_does_not_take_what_its_backup_has() {
     }
 }
 
+/// Three edges, their clients, and the edges of the cell, its backup and the other one.
+fn with_backup(form: BackupForm) -> (World, Vec<usize>, [usize; 3]) {
+    let mut world = World::new(3, form);
+    let clients = (0..3).map(|edge| world.joins(edge)).collect();
+    world.runs(LONG_MS);
+    let (first, (backup, other)) = (world.runs_at()[0], backup_and_other(&world, 3));
+    (world, clients, [first, backup, other])
+}
+
+/// Whether the coordinator's only claim names this edge, and no backup.
+fn is_alone(world: &World, edge: usize) -> bool {
+    world.store.groups.values().all(|claim| claim.primary == format!("e{edge}") && claim.backup.is_none())
+}
+
+#[test]
+fn edges_that_were_started_again_at_once_begin_a_new_cell() {
+    for form in FORMS {
+        for order in 0..4 {
+            let (mut world, clients, [first, backup, other]) = with_backup(form);
+            world.kills(first);
+            world.kills(backup);
+            let [one, two] = if order % 2 == 0 { [first, backup] } else { [backup, first] };
+            world.restarts(one);
+            // Clients come before the second one is back, or not.
+            let early = (order / 2 == 1).then(|| world.joins(one));
+            world.runs(1_000);
+            world.restarts(two);
+            let late: Vec<usize> = [first, backup, other].map(|edge| world.joins(edge)).into();
+            world.runs(LONG_MS);
+            world.says(late[0], "now");
+            world.runs(LONG_MS);
+            assert_eq!((world.runs_at(), told_lost(&world)), (vec![first], 1), "{order}");
+            for client in late.iter().copied().chain(early) {
+                assert!(heard(&world, client, "now"), "{order}: {:?}", world.heard(client));
+            }
+            for client in clients {
+                assert_eq!(world.ended(client), Some(Code::Forgotten), "{order}");
+            }
+            is_one_history(&world, &late);
+            assert_eq!((world.store.slots.len(), world.store.groups.len()), (1, 1));
+            // The new one has a backup.
+            world.kills(first);
+            world.says(late[1], "after");
+            world.runs(LONG_MS);
+            assert!(heard(&world, late[1], "after"), "{order}");
+        }
+    }
+}
+
+#[test]
+fn a_primary_that_slept_goes_on_when_its_backup_was_started_again() {
+    for form in FORMS {
+        for restarts in 1..3 {
+            let (mut world, clients, [first, backup, _]) = with_backup(form);
+            world.freezes(first);
+            for _ in 0..restarts {
+                world.kills(backup);
+                world.restarts(backup);
+                world.comes(backup);
+                world.runs(500);
+            }
+            assert!(is_alone(&world, first), "its backup has resigned");
+            world.thaws(first);
+            world.runs(LONG_MS);
+            world.says(clients[0], "all");
+            world.runs(LONG_MS);
+            assert_eq!((world.runs_at(), told_lost(&world)), (vec![first], 0));
+            for client in &clients {
+                assert!(heard(&world, *client, "all"), "{:?}", world.heard(*client));
+                assert_eq!(world.ended(*client), None);
+            }
+            is_one_history(&world, &clients);
+            // It has another backup.
+            world.kills(first);
+            world.says(clients[1], "after");
+            world.runs(LONG_MS);
+            assert!(clients.iter().all(|client| heard(&world, *client, "after")));
+            is_one_history(&world, &clients);
+        }
+    }
+}
+
+#[test]
+fn a_primary_that_slept_ends_the_cell_when_its_next_life_has_begun_another_one() {
+    // No machine runs two lives of an edge at a time; what holds if it did.
+    let (mut world, _, [first, backup, _]) = with_backup(BackupForm::Log);
+    world.freezes(first);
+    world.kills(backup);
+    world.restarts(backup);
+    world.comes(backup);
+    world.runs(500);
+    assert!(is_alone(&world, first));
+    world.store.next_life_claims(Some(backup));
+    world.thaws(first);
+    world.runs(1_000);
+    assert_eq!(world.runs_at(), Vec::<usize>::new(), "the claim is not this life's");
+}
+
+#[test]
+fn a_cell_that_had_another_backup_by_then_is_not_resigned_from() {
+    for form in FORMS {
+        let (mut world, clients, [first, backup, other]) = with_backup(form);
+        world.kills(backup);
+        world.runs(LONG_MS);
+        assert_eq!(world.backup_at(first), Some(format!("e{other}")));
+        let before = world.store.groups.clone();
+        world.restarts(backup);
+        let late = world.joins(backup);
+        world.runs(LONG_MS);
+        assert_eq!(world.store.groups, before);
+        world.kills(first);
+        world.says(late, "after");
+        world.runs(LONG_MS);
+        assert_eq!((world.runs_at(), told_lost(&world)), (vec![other], 0));
+        assert!(clients.iter().all(|client| heard(&world, *client, "after")));
+        is_one_history(&world, &clients);
+    }
+}
+
+#[test]
+fn a_cell_that_is_killed_keeps_its_backup_for_the_next_one() {
+    let (mut world, clients, [first, backup, _]) = with_backup(BackupForm::Log);
+    let claims = world.store.groups.clone();
+    world.kills_cell(first);
+    world.runs(100);
+    assert!(clients.iter().all(|client| world.ended(*client).is_some()));
+    // The backup is asked first. It has nothing, and no cell runs yet.
+    let late = world.joins(backup);
+    world.says(late, "new");
+    world.runs(1_000);
+    assert!(heard(&world, late, "new"));
+    assert_eq!(world.store.groups, claims);
+    world.kills(first);
+    world.says(late, "after");
+    world.runs(LONG_MS);
+    assert!(heard(&world, late, "after"));
+    assert_eq!(told_lost(&world), 0);
+}
+
 #[test]
 fn a_cell_whose_edges_are_gone_is_given_up() {
     for form in FORMS {

@@ -12,7 +12,7 @@ use marram_session::{
 };
 use marram_shard::{
     api::{
-        App, AppName, ClaimAnswer, Configure, Destination, EpochSettings, FromShard, GroupClaim, MoveSession,
+        App, AppName, ClaimAnswer, Configure, Destination, EpochSettings, FromShard, GroupClaim, Kill, MoveSession,
         MoveWish, Now, Protect, ReplicationPolicy, ShardInput, ShardOutput, ShardWireId, SlotAnswer,
         SlotQuery, ToShard,
     },
@@ -183,6 +183,14 @@ impl Store {
         for claim in self.groups.values_mut() {
             let generation = Generation { count: claim.generation.count + 1, opener: 0 };
             *claim = Claimed { generation, primary: format!("e{edge}"), backup: None };
+        }
+    }
+
+    /// The next life of the only cell's edge takes it as lost.
+    pub(crate) fn next_life_claims(&mut self, backup: Option<usize>) {
+        for claim in self.groups.values_mut() {
+            claim.generation = Generation { count: claim.generation.count + 1, opener: 77 };
+            claim.backup = backup.map(|edge| format!("e{edge}"));
         }
     }
 
@@ -445,6 +453,13 @@ impl World {
         self.tell(edge, message);
     }
 
+    /// An operator ends the cell that runs on this edge.
+    pub(crate) fn kills_cell(&mut self, edge: usize) {
+        let shard = self.edges[edge].shard.as_ref().expect("it is up");
+        let session = shard.owners().next().expect("it has a cell").session();
+        self.tell(edge, ToShard::Kill(Kill { tag: 1, session, reason: "no more".into() }));
+    }
+
     /// The session of a client.
     pub(crate) fn session(&self, client: usize) -> Option<SessionId> {
         self.clients[client].session
@@ -560,8 +575,8 @@ impl World {
                 AgentOutput::Dial { target } => self.connects(number, target),
                 AgentOutput::CloseWire { wire, .. } => self.breaks(wire.0),
                 AgentOutput::WakeAt { now_ns: mono_ns } => {
-                    let client = &mut self.clients[number];
-                    client.wake_ns = Some(client.wake_ns.map_or(mono_ns, |wake_ns| wake_ns.min(mono_ns)));
+                    // It replaces what was asked for before.
+                    self.clients[number].wake_ns = Some(mono_ns);
                 }
                 AgentOutput::Write { connection, bytes } => {
                     self.clients[number].heard.push_str(core::str::from_utf8(&bytes).expect("it is text"));
@@ -593,9 +608,7 @@ impl World {
             ShardOutput::Send { wire, frame } => self.sends(Party::Edge(number), wire.0, frame),
             ShardOutput::CloseWire { wire } => self.breaks(wire.0),
             ShardOutput::Dial { target } => self.dials(number, target),
-            ShardOutput::WakeAt { mono_ns } => {
-                edge.wake_ns = Some(edge.wake_ns.map_or(mono_ns, |wake_ns| wake_ns.min(mono_ns)));
-            }
+            ShardOutput::WakeAt { mono_ns } => edge.wake_ns = Some(mono_ns),
             ShardOutput::Start { cell, .. } => {
                 edge.cells.insert(cell, Teller::default());
                 self.reaches(number, ShardInput::Started { cell, result: Ok(()) });

@@ -68,3 +68,37 @@ fn an_older_record_that_is_not_the_primarys_alone_is_waited_for() {
         assert_eq!(claims(&mut backups, 1), Some(Some(claimed(4, "a", Some("b")))));
     }
 }
+
+#[test]
+fn an_edge_resigns_from_a_claim_of_which_it_has_no_copy() {
+    let (other, claim) = (ShardWireId(2), claimed(4, "a", Some("b")));
+    let mut backups = Backups::default();
+    assert!(backups.resigns(0, GROUP, claim.generation));
+    assert!(backups.resigns(0, GROUP, claim.generation), "the answer may be lost");
+    // What it was fed under that claim was on its way.
+    backups.join(GROUP, (WIRE, "a"), SESSION);
+    backups.is_slot(GROUP);
+    assert!(!backups.resigns(0, GROUP, claim.generation), "it may have a copy by now");
+    assert_eq!(backups.announced(GROUP, other, claim.clone()), [], "on another wire");
+    assert_eq!(backups.announced(GROUP, WIRE, claim), [SESSION]);
+    assert!(!backups.may_claim(SESSION));
+    // A later claim is none from which it has resigned.
+    let claim = claimed(6, "a", Some("b"));
+    assert_eq!(backups.announced(GROUP, WIRE, claim.clone()), []);
+    assert!(backups.may_claim(SESSION));
+    // The cell has ended, and its primary, which is connected, may begin another one under the same claim.
+    backups.leave(SESSION);
+    assert!(!backups.resigns(0, GROUP, claim.generation));
+    backups.lost(0, other);
+    assert!(!backups.resigns(FED_AGAIN_NS - 1, GROUP, claim.generation));
+    assert!(backups.resigns(FED_AGAIN_NS, GROUP, claim.generation), "nothing came");
+    backups.join(GROUP, (WIRE, "a"), SESSION);
+    backups.is_slot(GROUP);
+    assert_eq!(backups.announced(GROUP, WIRE, claim.clone()), [SESSION]);
+    let claim = claimed(8, "a", Some("b"));
+    assert_eq!(backups.announced(GROUP, WIRE, claim.clone()), []);
+    backups.leave(SESSION);
+    assert!(!backups.resigns(0, GROUP, claim.generation));
+    backups.lost(0, WIRE);
+    assert!(backups.resigns(0, GROUP, claim.generation));
+}

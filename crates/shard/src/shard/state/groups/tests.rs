@@ -113,3 +113,43 @@ fn a_group_whose_record_is_in_doubt_does_not_run_alone() {
     assert!(group.won(claim.tag));
     assert_eq!(group.release(2 * ALONE_AFTER), EpochRelease::Alone);
 }
+
+#[test]
+fn a_backup_that_was_started_again_resigns_and_its_primary_claims_from_that() {
+    let (mut groups, first) = begun(false);
+    let first = first.expect("it was claimed");
+    let resigned = first.resigned();
+    assert_eq!((resigned.generation.count, &resigned.primary[..], &resigned.backup), (2, "a", &None));
+    let group = groups.get_mut([7; 16]).expect("it has begun");
+    group.lose_target(0);
+    let claim = groups.next_claim(0, [7; 16], "a", || 2).expect("it has no backup any more");
+    // What the next life of this edge claims from that record is not for this one, nor what its own backup resigns from.
+    let next_life = Claimed { generation: Generation { count: 3, opener: 8 }, ..first.clone() };
+    let others = [next_life.clone(), Claimed { backup: None, ..next_life.clone() }, next_life.resigned()];
+    let group = groups.get_mut([7; 16]).expect("it has begun");
+    assert!(!others.iter().any(|other| group.was_resigned(claim.tag, other)));
+    assert!(!group.was_resigned(claim.tag + 1, &resigned), "that answer is for another question");
+    assert!(group.was_resigned(claim.tag, &resigned));
+    assert_eq!(group.release(2 * ALONE_AFTER), EpochRelease::Held, "until it has claimed from that");
+    let next = groups.next_claim(0, [7; 16], "a", || 3).expect("it is claimed from that");
+    assert_eq!(next.from, Some(resigned));
+    assert_eq!(next.to.map(|to| (to.generation.count, to.backup)), Some((3, None)));
+    let group = groups.get_mut([7; 16]).expect("it has begun");
+    assert!(group.won(next.tag));
+    assert_eq!(group.release(2 * ALONE_AFTER), EpochRelease::Alone);
+}
+
+#[test]
+fn a_primary_knows_that_its_backup_resigned_from_a_claim_that_was_not_answered() {
+    let mut groups = Groups::default();
+    let target = Target { wire: ShardWireId(1), edge: "b".into() };
+    groups.begin([7; 16], (KIND, Some(target), false), 0);
+    groups.join([7; 16], SessionId([1; 16]), 0);
+    let claim = groups.next_claim(0, [7; 16], "a", || 1).expect("it is in no claim yet");
+    let resigned = claim.to.expect("it names the backup").resigned();
+    let group = groups.get_mut([7; 16]).expect("it has begun");
+    group.lose_target(0);
+    assert!(group.was_resigned(claim.tag, &resigned));
+    let next = groups.next_claim(0, [7; 16], "a", || 2).expect("it is claimed from that");
+    assert_eq!((next.from, next.to.and_then(|to| to.backup)), (Some(resigned), None));
+}
