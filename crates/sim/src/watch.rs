@@ -194,6 +194,11 @@ impl Watch {
         self.owner
     }
 
+    /// Another hall may begin, with a time of its own.
+    pub(crate) fn hall_begins(&mut self) {
+        self.clocks.begin_again();
+    }
+
     /// The edge that an owner last named to its ends as its standby.
     pub(crate) fn standby(&self) -> Option<usize> {
         self.standby

@@ -98,6 +98,8 @@ pub enum FaultTarget {
     Here,
     /// The edge with the newest generation of the session that was last observed.
     Owner,
+    /// The edge so many places behind that of [`FaultTarget::Owner`].
+    Behind(usize),
     /// The edge that an owner last named as its standby; otherwise as [`FaultTarget::Owner`].
     Standby,
     /// The edge to which a session was last moved; otherwise as [`FaultTarget::Owner`].

@@ -1,6 +1,8 @@
 //! One cell that many clients share, with a backup. They come, go, stall and vanish.
 
-use super::{Load, MS, Plan, S, Script, Service, Visit, script};
+use super::{
+    Fault, FaultKind, FaultTarget, Load, MS, Moment, On, Plan, S, Script, Service, US, Visit, When, script,
+};
 use crate::random::Random;
 use marram_shard::api::{App, BackupForm, CheckpointHolder, EpochSettings, Protect};
 
@@ -36,8 +38,14 @@ pub(super) fn prepare(plan: &mut Plan) {
         script: guest(random),
     };
     plan.visits = (0..count).map(visit).collect();
-    // The agents of servers have nothing to lose.
-    plan.first.kind = plan.first.kind.on(random.index(plan.clients));
+    // The first fault comes while clients talk, and strikes an agent that has one by then: that of the first one. What they say while
+    // the hall begins comes all at once, and many have no more to say.
+    let said: u64 = plan.visits.iter().map(|visit| visit.script.chunks.len() as u64).sum();
+    let skips = (said / 6).max(1);
+    plan.first.when.skip %= skips;
+    plan.first.when.delay_ns %= 10 * US;
+    let first = plan.visits.iter().min_by_key(|visit| visit.at_ns).map_or(0, |visit| visit.agent);
+    plan.first.kind = plan.first.kind.on(first);
     let like = &plan.apps[Service::Alone as usize];
     let standby = standby(plan.seed);
     let settings = |(_, form): (_, BackupForm)| {
@@ -50,9 +58,12 @@ pub(super) fn prepare(plan: &mut Plan) {
         epoch: standby.map_or(like.epoch.clone(), settings),
         keep: CheckpointHolder::Client,
         shared: true,
+        // Its edge asks the coordinator before clients go on, and so many requests are lost that this can take half a minute.
+        linger_ms: if plan.short_linger { like.linger_ms } else { 60_000 },
         ..like.clone()
     };
     plan.apps.push(app);
+    lose_copies(plan, skips);
     (plan.poison, plan.recorder, plan.datagrams) = (None, None, [false; 2]);
     // A shard that is full refuses further clients, as its operator wishes.
     plan.shard_memory_max = 0;
@@ -60,9 +71,36 @@ pub(super) fn prepare(plan: &mut Plan) {
 
 /// The standby of some halls, and what it gets, as manifests have it.
 fn standby(seed: u64) -> Option<(Protect, BackupForm)> {
-    let mut random = Random::new(seed, 203);
+    let mut random = Random::new(seed, 204);
     let kinds = [(Protect::Warm, BackupForm::Auto), (Protect::Hot, BackupForm::Log)];
     random.percent(STANDBY_PERCENT).then(|| random.pick(&kinds))
+}
+
+/// In some of these seeds the power of all edges fails at once. In others the hall's edge sleeps while all others are started again, its
+/// backup among them.
+fn lose_copies(plan: &mut Plan, skips: u64) {
+    let mut random = Random::new(plan.seed, 203);
+    let (drawn, skip) = (random.below(100), random.below(skips));
+    let when = On { moment: Moment::Message, skip, delay_ns: 0 };
+    let first = match drawn {
+        0..15 => {
+            let for_ns = random.magnitude(10 * MS, 1_500 * MS);
+            FaultKind::CrashEdge { place: FaultTarget::Owner, loud: true, for_ns }
+        }
+        15..30 => {
+            let for_ns = random.between(700 * MS, 2_500 * MS);
+            FaultKind::FreezeEdge { place: FaultTarget::Owner, for_ns }
+        }
+        _ => return,
+    };
+    let others = (1..plan.shards.len()).map(|places| {
+        let for_ns = random.magnitude(10 * MS, 1_500 * MS);
+        let kind = FaultKind::CrashEdge { place: FaultTarget::Behind(places), loud: true, for_ns };
+        Fault { when: When::After(random.below(MS)), kind }
+    });
+    let others: Vec<_> = others.collect();
+    plan.first = Fault { when, kind: first };
+    plan.faults.splice(0..0, others);
 }
 
 /// What one of them does. More of them than elsewhere reset their connections, and some read nothing for a while.

@@ -44,6 +44,11 @@ impl Clocks {
         })
     }
 
+    /// The clients of a hall may get another one: what was accepted is forgotten.
+    pub(crate) fn begin_again(&mut self) {
+        (self.accepted, self.is_new) = Default::default();
+    }
+
     /// It has reached the end at this channel, which accepts it unless [`Self::refused`] is called next.
     pub(crate) fn accepted(&mut self, channel: (usize, u32), session: SessionId) {
         self.is_new = None;

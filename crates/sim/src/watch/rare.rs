@@ -258,6 +258,10 @@ pub enum Rare {
     SlotRaceLost,
     /// An edge that took a hall's slot got no answer.
     SlotAnswerLost,
+    /// An edge that was started again resigned from the claim that named it as a hall's backup.
+    HallResigned,
+    /// A hall was lost, and another one began in its place.
+    HallReplaced,
     /// A hall gave the number of a client that had left to the next one.
     NumberReused,
 }
@@ -265,7 +269,7 @@ pub enum Rare {
 impl Rare {
     /// All rare states, in order. A state that is missing here has no place in `Counts`, and
     /// counting it would panic.
-    pub const ALL: [Self; 126] = [
+    pub const ALL: [Self; 128] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -391,6 +395,8 @@ impl Rare {
         Self::HallPromoted,
         Self::SlotRaceLost,
         Self::SlotAnswerLost,
+        Self::HallResigned,
+        Self::HallReplaced,
         Self::NumberReused,
     ];
 }

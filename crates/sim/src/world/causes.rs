@@ -85,7 +85,10 @@ impl World {
             Code::Lost | Code::Forgotten => lost || over || short,
             // Ends that keep it for a move wait for the other edge, which may be gone too.
             // An end that did not hear why its session ended finds no edge that has it, and no end that tells.
-            Code::NoEdge | Code::Waiting => lost || short || self.plan.has_epochs() && over,
+            // A hall of which no copy is left begins again when its edges are back.
+            Code::NoEdge | Code::Waiting => {
+                lost && (!in_hall || forgotten) || short || self.plan.has_epochs() && over
+            }
             Code::Killed => killed,
             Code::Guest => stopped || exhausted,
             Code::ServerDown => refused,

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     oracle::StoreJudge,
-    plan::{Absence, MS, StoreLoss, US},
+    plan::{Absence, MS, S, StoreLoss, US},
     watch::Rare,
 };
 use bytes::Bytes;
@@ -171,6 +171,12 @@ impl StoreNode {
 }
 
 impl World {
+    /// At once, which is harder than in the product: ends may still wait for their sessions. Of a hall each end speaks for its own client
+    /// only, and the record alone keeps out an edge that slept and knows less of the others: no edge sleeps for so long.
+    fn leftovers_after_ns(&self) -> u64 {
+        if self.plan.has_hall() { 30 * S } else { 0 }
+    }
+
     /// Starts the client of a new process.
     pub(crate) fn start_client(&mut self, edge: usize) {
         if self.coordinator.is_none() {
@@ -183,8 +189,7 @@ impl World {
             salt: life,
             identity: self.random_identity(),
             remembered: self.remembered(edge),
-            // At once, which is harder than in the product: ends may still wait for their sessions.
-            leftovers_after_ns: 0,
+            leftovers_after_ns: self.leftovers_after_ns(),
         };
         let shards = u8::try_from(self.edges[edge].shards.len()).expect("a few shards");
         let here = Registration {
@@ -560,6 +565,9 @@ impl World {
             Some(QueryPurpose::Slot(shard, query)) => {
                 let answer = SlotAnswer::of(query, answer);
                 let takes = answer.take.is_some();
+                if takes && answer.won {
+                    self.watch.hall_begins();
+                }
                 self.watch.count_if(Rare::SlotRaceLost, takes && !answer.won && answer.held.is_some());
                 self.watch.count_if(Rare::SlotAnswerLost, takes && answer.away.is_some());
                 self.give_control(edge, control::ControlInput::SlotAnswer { shard, answer });

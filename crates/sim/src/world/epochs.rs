@@ -64,7 +64,8 @@ impl World {
     /// What a shard notes: of groups, and of checkpoints.
     pub(super) fn noted(&mut self, position: ShardPosition, session: Option<SessionId>, text: &str) {
         self.trace.say(self.queue.now_ns(), || format!("{position} notes {text}"));
-        if text.contains("has claimed the session's group") {
+        let by_itself = format!("`edge-{}` has claimed", position.edge);
+        if text.contains("has claimed the session's group") && !text.contains(&by_itself) {
             // The claim decides, even if its edge has died since, and the replaced primary lives.
             self.causes.owner_replaced.extend(session);
         }
@@ -77,6 +78,8 @@ impl World {
             (Rare::PromotionWaited, "its sessions wait:"),
             (Rare::PrimaryReplaced, "has claimed the session's group"),
             (Rare::TakenBack, "goes on here, though it was handed over"),
+            (Rare::HallResigned, "it tells the coordinator that it has none"),
+            (Rare::HallReplaced, "a new cell begins here"),
         ] {
             self.watch.count_if(rare, text.contains(said));
             self.watch.count_if(

@@ -138,6 +138,7 @@ impl World {
             FaultTarget::Edge(edge) => edge,
             FaultTarget::Here => here.map_or(owner, |position| position.edge),
             FaultTarget::Owner => owner,
+            FaultTarget::Behind(places) => (owner + places) % self.edges.len(),
             FaultTarget::Standby => self.watch.standby().unwrap_or(owner),
             FaultTarget::MoveTarget => self.watch.moved_to().unwrap_or(owner),
         }
