@@ -102,20 +102,26 @@ pub(super) fn list(state: &AdminState) -> Result<Answer, Refusal> {
     let is_registered = |edge: &str| view.edges.iter().any(|(name, ..)| name == edge);
     let mut cells = Vec::new();
     for app in apps(state)? {
-        let held = slot(coordinator, SlotName::only(&app.version()))?;
-        cells.push(row(&app, held.as_ref(), is_registered));
+        for number in app.slot_numbers() {
+            let held = slot(coordinator, SlotName::of(&app.version(), number))?;
+            // Of many slots those are of interest that have cells.
+            if held.is_some() || !app.has_keys() {
+                cells.push(row((&app, number), held.as_ref(), is_registered));
+            }
+        }
     }
     Ok(Answer::json(&json!({ "edge": state.edge, "cells": cells })))
 }
 
 /// `away`: those of its edges that are not registered. `waits`: clients wait, since none of them is.
-fn row(app: &App, held: Option<&SlotHeld>, is_registered: impl Fn(&str) -> bool) -> Value {
+fn row((app, number): (&App, u32), held: Option<&SlotHeld>, is_registered: impl Fn(&str) -> bool) -> Value {
     let holder = held.and_then(|held| held.holder.as_ref());
     let away: Vec<&str> = holder.into_iter().flat_map(edges_of).filter(|edge| !is_registered(edge)).collect();
     let edges = holder.into_iter().flat_map(edges_of).count();
     json!({
         "app": app.name,
         "image": app.image.to_string(),
+        "slot": app.has_keys().then_some(number),
         "begun": held.is_some(),
         "primary": holder.map(|holder| &holder.primary),
         "backup": holder.and_then(|holder| holder.backup.as_ref()),
@@ -124,25 +130,53 @@ fn row(app: &App, held: Option<&SlotHeld>, is_registered: impl Fn(&str) -> bool)
     })
 }
 
-/// Gives up the cell of an app, whose edges are gone or among those that are `dead`: the next client begins a new one, at this edge.
+/// The slot with this number, as it is written, of an app with keys; of one without, the only slot.
+fn slot_of(app: &App, number: Option<&str>) -> Result<SlotName, Refusal> {
+    let refuse = |what: String, fix: &str| Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, what, fix));
+    let number = match number {
+        None if app.has_keys() => {
+            let fix = "name the slot with `--slot`; `marram coordinator cells` lists them";
+            return refuse(
+                format!("app `{}` has one cell for each key, in {} slots", app.name, app.slots),
+                fix,
+            );
+        }
+        None => 0,
+        Some(number) => match number.parse() {
+            Ok(number) if app.has_keys() && app.slot_numbers().contains(&number) => number,
+            _ => {
+                let fix = "look with `marram coordinator cells`";
+                return refuse(format!("app `{}` has no slot {number}", app.name), fix);
+            }
+        },
+    };
+    Ok(SlotName::of(&app.version(), number))
+}
+
+/// Gives up the cell of an app, or the cells in one of its slots, whose edges are gone or among those that are `dead`: the next client begins a new one, at this edge.
 /// Asked again, it changes nothing.
 ///
 /// # Errors
-/// With 404 if there is no such app or no coordinator, 409 if one of the cell's edges may be alive or has claimed the group meanwhile,
+/// With 404 if there is no such app or no coordinator, 422 if it has no such slot, 409 if one of the cell's edges may be alive or has claimed the group meanwhile,
 /// 503 if the coordinator is away.
-pub(super) fn give_up(state: &AdminState, app: &str, dead: &[&str]) -> Result<Answer, Refusal> {
+pub(super) fn give_up(
+    state: &AdminState,
+    (app, number): (&str, Option<&str>),
+    dead: &[&str],
+) -> Result<Answer, Refusal> {
     let coordinator = coordinator(state)?;
     let found = apps(state)?.into_iter().find(|found| found.name == app);
     let Some(found) = found else {
         let what = format!("no app `{app}` with a protected shared cell is deployed at this edge");
         return Err(Refusal::new(StatusCode::NOT_FOUND, what, "deploy it here, or ask an edge that has it"));
     };
-    let held = slot(coordinator, SlotName::only(&found.version()))?;
+    let held = slot(coordinator, slot_of(&found, number)?)?;
     let view = coordinator.view();
     let is_registered = |edge: &str| view.edges.iter().any(|(name, ..)| name == edge);
     let given_up = |was: Option<&Claimed>, changed: bool| {
         Ok(Answer::json(&json!({
             "app": app,
+            "slot": number,
             "given_up": changed,
             "primary": was.map(|was| &was.primary),
             "backup": was.and_then(|was| was.backup.as_ref()),

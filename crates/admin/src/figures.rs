@@ -177,6 +177,7 @@ mod tests {
             cache: None,
             witness: WitnessMode::None,
             epoch: None,
+            slots: 0,
         };
         let shown = edge(&figures(), &[app("b"), app("new")]);
         assert_eq!(shown["figures"], json!({ "sessions": 7, "recoveries": 9, "pause_us_max": 5 }));

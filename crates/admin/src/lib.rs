@@ -21,7 +21,7 @@
 //! | `GET /v1/coordinator` | | whether the coordinator is reachable, what is impossible meanwhile, the edges it knows |
 //! | `GET /v1/logs?...` | | the edge's last log lines, and new ones: see `logs.rs` |
 //! | `GET /v1/coordinator/cells` | | where the protected shared cells of the apps that are deployed here are |
-//! | `POST /v1/coordinator/cells/APP/give-up` | | gives up an app's cell whose edges are gone; `/NAME` behind it for each that is registered and dead |
+//! | `POST /v1/coordinator/cells/APP/give-up` | | gives up an app's cell whose edges are gone; `/NAME` behind it for each that is registered and dead; `APP/slots/N` if it has keys |
 //! | `POST /v1/coordinator/accept` | | accepts that the coordinator's store has lost decisions |
 //! | `GET /v1/drain` | | how each session would leave, if the edge stopped |
 //! | `POST /v1/drain`, `/v1/drain/force` | moves all sessions away, accepts no new ones; the first not if some would have no standby | |

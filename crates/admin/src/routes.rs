@@ -74,7 +74,12 @@ fn answer(state: &AdminState, call: &Call) -> Result<Answer, Refusal> {
         (method, ["v1", "coordinator", "accept"]) if method == post => coordination::accept(state),
         (method, ["v1", "coordinator", "cells"]) if method == get => cells::list(state),
         (method, ["v1", "coordinator", "cells", app, "give-up", dead @ ..]) if method == post => {
-            cells::give_up(state, app, dead)
+            cells::give_up(state, (app, None), dead)
+        }
+        (method, ["v1", "coordinator", "cells", app, "slots", slot, "give-up", dead @ ..])
+            if method == post =>
+        {
+            cells::give_up(state, (app, Some(slot)), dead)
         }
         (method, ["v1", "standbys", id]) if method == get => coordination::stands_by(state, session(id)?),
         (method, ["v1", "drain"]) if method == get => drain_plan(state),

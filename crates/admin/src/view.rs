@@ -39,6 +39,7 @@ pub(super) fn app(app: &App) -> Value {
             WitnessMode::Strict => "strict",
         },
         "cache": app.cache.as_ref().map(cache),
+        "slots": app.slots,
         "epoch": app.epoch.as_ref().map(|pace| {
             json!({ "every_us": pace.every_us, "alone_after_ms": pace.alone_after_ms, "form": pace.form.name() })
         }),
@@ -132,6 +133,11 @@ pub(super) fn read_app(value: &Value) -> Option<App> {
         epoch: match &value["epoch"] {
             Value::Null => None,
             pace => Some(read_epoch(pace)?),
+        },
+        slots: match &value["slots"] {
+            // Of an edge that knows no keys.
+            Value::Null => 0,
+            _ => narrow("slots")?,
         },
     })
 }
@@ -254,6 +260,8 @@ pub(super) fn row(row: &SessionRow) -> Value {
         "moving": row.moving.as_ref().map(move_text),
         "ends": row.ends.iter().map(end).collect::<Vec<_>>(),
         "cell": if row.cell.is_some() { "shared" } else { "client" },
+        "key": row.cell.as_ref().and_then(|cell| cell.key.as_deref()),
+        "slot": row.cell.as_ref().and_then(|cell| cell.slot),
         "clients": row.cell.as_ref().map(|cell| cell.clients),
         "clients_listed": row.cell.as_ref().map(|cell| cell.listed.iter().map(client).collect::<Vec<_>>()),
         "busy": row.busy,
@@ -412,6 +420,7 @@ mod tests {
                     alone_after_ms: 1,
                     form: BackupForm::Pages,
                 }),
+                slots: if protect == Protect::Epoch { 64 } else { 0 },
             };
             let value = app(&shown);
             assert_eq!(read_app(&value), Some(shown));

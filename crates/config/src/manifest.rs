@@ -12,6 +12,7 @@ mod cache;
 mod epoch;
 pub(crate) use epoch::every_us;
 mod files;
+mod keys;
 mod quotas;
 mod stages;
 
@@ -77,6 +78,8 @@ pub struct Manifest {
     pub cache: Option<CachePolicy>,
     /// When outputs leave that wait for a backup; none for every other protection.
     pub epoch: Option<EpochSettings>,
+    /// How many slots its keys are spread over, if it has one shared cell for each key; else 0.
+    pub slots: u32,
 }
 
 impl Manifest {
@@ -111,6 +114,7 @@ impl Manifest {
             witness: self.witness,
             cache: self.cache.clone(),
             epoch: self.epoch.clone(),
+            slots: self.slots,
         }
     }
 }
@@ -137,6 +141,9 @@ struct Written {
     schedule: WrittenSchedule,
     cache: Option<cache::Written>,
     epoch: Option<Spanned<epoch::Written>>,
+    /// Whether there is one shared cell for each key that clients come with.
+    key: Option<Spanned<String>>,
+    slots: Option<Spanned<u32>>,
     #[serde(default)]
     files: Vec<files::Written>,
     #[serde(default)]
@@ -198,6 +205,7 @@ impl Written {
         let written = protect(source, self.protect.as_ref(), shared)?;
         let protection = stand_by(source, written, self.standby.as_ref())?;
         let epoch = epoch::resolve(source, self.epoch, (protection, shared))?;
+        let slots = keys::resolve(source, (self.key.as_ref(), self.slots.as_ref()), shared && epoch.is_some())?;
         if let Some(epoch) = &epoch {
             self.keep.suits_epochs(source, protection, epoch.form)?;
         }
@@ -214,6 +222,7 @@ impl Written {
             linger: self.keep.linger.map_or(LINGER, |time| time.0),
             cache: self.cache.map(|cache| cache.resolve(source)).transpose()?,
             epoch,
+            slots,
             server: self.server.map(|name| name.into_inner().0),
             name: self.name.0,
         })

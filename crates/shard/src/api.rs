@@ -383,6 +383,8 @@ record! {
         cache: Option<crate::cache::CachePolicy>,
         /// When outputs leave, if they wait for a backup.
         epoch: Option<EpochSettings>,
+        /// How many slots its keys are spread over, if its clients share one cell for each key; 0 if all share one cell.
+        slots: u32,
     }
 }
 
@@ -401,6 +403,18 @@ impl App {
             Protect::Warm | Protect::Hot => self.shared,
             Protect::None | Protect::Endpoints => false,
         }
+    }
+
+    /// Whether it has one cell for each key.
+    #[must_use]
+    pub fn has_keys(&self) -> bool {
+        self.slots > 0
+    }
+
+    /// The numbers of its slots, if its clients share cells that have a backup.
+    #[must_use]
+    pub fn slot_numbers(&self) -> core::ops::Range<u32> {
+        0..self.slots.max(1)
     }
 
     /// Whether its clients share cells that have a backup.
@@ -868,6 +882,7 @@ pub(crate) mod tests {
             witness: WitnessMode::None,
             cache: None,
             epoch: None,
+            slots: 0,
         }
     }
 }

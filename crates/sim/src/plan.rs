@@ -743,6 +743,7 @@ fn apps(
         },
         cache: None,
         epoch: epoch.clone().filter(|_| service != Service::Bare),
+        slots: 0,
     };
     Service::ALL.into_iter().map(app).collect()
 }

@@ -16,6 +16,9 @@ use std::collections::BTreeMap;
 pub(super) struct GiveUp {
     /// The app.
     app: Name,
+    /// Which slot, of an app with one cell for each key: all cells in it are given up.
+    #[arg(long, value_name = "NUMBER")]
+    slot: Option<u32>,
     /// An edge of the cell that is registered, and is dead or has lost the cell; repeat it for the other one.
     #[arg(long = "dead", value_name = "NAME")]
     dead: Vec<Name>,
@@ -30,10 +33,11 @@ pub(super) fn list(edges: &Edges) -> Result<(), Failure> {
 /// One row for each cell: edges with the same version of an app tell of the same one.
 fn shown(answers: &[Value]) -> String {
     let cells = answers.iter().filter_map(|answer| answer["cells"].as_array()).flatten();
-    let rows: BTreeMap<(String, String), Vec<String>> =
-        cells.map(|cell| ((text(cell, "app"), text(cell, "image")), row(cell))).collect();
+    let rows: BTreeMap<(String, String, Option<u64>), Vec<String>> = cells
+        .map(|cell| ((text(cell, "app"), text(cell, "image"), cell["slot"].as_u64()), row(cell)))
+        .collect();
     let rows: Vec<Vec<String>> = rows.into_values().collect();
-    table::format(&["APP", "IMAGE", "PRIMARY", "BACKUP", "STATE"], &rows)
+    table::format(&["APP", "IMAGE", "SLOT", "PRIMARY", "BACKUP", "STATE"], &rows)
 }
 
 fn row(cell: &Value) -> Vec<String> {
@@ -47,7 +51,8 @@ fn row(cell: &Value) -> Vec<String> {
         _ => format!("{} is away", away.join(", ")),
     };
     let of = |field: &str| text(cell, field);
-    vec![of("app"), short(&of("image")).to_owned(), of("primary"), of("backup"), state]
+    let slot = cell["slot"].as_u64().map_or_else(|| "-".to_owned(), |slot| slot.to_string());
+    vec![of("app"), short(&of("image")).to_owned(), slot, of("primary"), of("backup"), state]
 }
 
 pub(super) fn give_up(arguments: &GiveUp) -> Result<(), Failure> {
@@ -55,7 +60,8 @@ pub(super) fn give_up(arguments: &GiveUp) -> Result<(), Failure> {
         let why = "the next client begins the cell at the edge that is asked: name one with --edge";
         return Err(Failure::Usage(anyhow!(why)));
     }
-    let mut path = format!("/v1/coordinator/cells/{}/give-up", arguments.app.0);
+    let slot = arguments.slot.map_or_else(String::new, |slot| format!("/slots/{slot}"));
+    let mut path = format!("/v1/coordinator/cells/{}{slot}/give-up", arguments.app.0);
     for Name(edge) in &arguments.dead {
         path += &format!("/{edge}");
     }
@@ -73,6 +79,11 @@ fn given_up(answer: &Value) -> String {
         None => ", without a backup".to_owned(),
     };
     let primary = text(answer, "primary");
+    if let Some(slot) = answer["slot"].as_str() {
+        return format!(
+            "the cells in slot {slot} of app `{app}` are lost: they were at `{primary}`{backup}; the next clients begin new ones at `{edge}`\n"
+        );
+    }
     format!(
         "the cell of app `{app}` is lost: it was at `{primary}`{backup}; the next client begins a new one at `{edge}`\n"
     )

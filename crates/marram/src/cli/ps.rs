@@ -85,6 +85,10 @@ pub(super) fn run(arguments: &Ps) -> Result<(), Failure> {
         let several = arguments.edges.are_several();
         arguments.edges.show(&answers, || {
             let (mut fields, mut headings) = (FIELDS.to_vec(), HEADINGS.to_vec());
+            if rows(&answers).any(|row| row["key"].is_string()) {
+                fields.push("key");
+                headings.push("KEY");
+            }
             if rows(&answers).any(|row| row["clients"].is_u64()) {
                 fields.push("clients");
                 headings.push("CLIENTS");

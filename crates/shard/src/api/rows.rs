@@ -184,6 +184,10 @@ record! {
 record! {
     /// A cell that clients share, and that has a backup.
     CellRow {
+        /// Its key, if the app has one cell for each, as people read it.
+        key: Option<String>,
+        /// The number of its slot, if the app has one cell for each key.
+        slot: Option<u32>,
         /// Number of its clients.
         clients: u64,
         /// The first of them, by their ports: [`CLIENTS_LISTED`] at most.

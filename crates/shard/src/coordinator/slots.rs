@@ -12,6 +12,7 @@ use marram_wire::{
     codec::{self, Field},
     frame::GroupId,
     id::SessionId,
+    key::CellKey,
     record,
 };
 
@@ -31,10 +32,15 @@ impl SlotName {
         Self(first_half(&hasher))
     }
 
-    /// The slot of a version of an app whose clients all share one cell.
+    /// The number of the slot that the cell of a key is in, of an app with so many; 0 if all its clients share one cell.
     #[must_use]
-    pub fn only(app: &AppVersion) -> Self {
-        Self::of(app, 0)
+    pub fn number(key: Option<&CellKey>, slots: u32) -> u32 {
+        let Some(key) = key.filter(|_| slots > 1) else { return 0 };
+        let mut hasher = blake3::Hasher::new_derive_key("marram 2026 slot number");
+        hasher.update(key.bytes());
+        let mut number = [0; 8];
+        number.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
+        u32::try_from(u64::from_le_bytes(number) % u64::from(slots)).unwrap_or_default()
     }
 
     /// The key of its record.
@@ -83,11 +89,11 @@ record! {
 }
 
 impl SlotRecord {
-    /// The session id of the slot's cell with this key; a slot with one cell has the empty key. No client is told it.
+    /// The session id of the slot's first cell with this key, if the app has one for each key. No client is told it.
     #[must_use]
-    pub fn cell(&self, key: &[u8]) -> SessionId {
+    pub fn cell(&self, key: Option<&CellKey>) -> SessionId {
         let mut hasher = blake3::Hasher::new_derive_key("marram 2026 cell id");
-        hasher.update(&self.incarnation).update(key);
+        hasher.update(&self.incarnation).update(key.map_or(&[], CellKey::bytes));
         SessionId(first_half(&hasher))
     }
 }
@@ -134,12 +140,28 @@ mod tests {
     }
 
     #[test]
+    fn keys_are_spread_evenly_and_alike_at_every_edge() {
+        let key = |number: u32| CellKey::new(number.to_le_bytes().to_vec()).ok();
+        let mut counts = [0_u32; 64];
+        for number in 0..100_000 {
+            let slot = SlotName::number(key(number).as_ref(), 64);
+            counts[slot as usize] += 1;
+        }
+        let (least, most) = (counts.iter().min(), counts.iter().max());
+        assert!(least >= Some(&1_400) && most <= Some(&1_725), "{counts:?}");
+        let known = CellKey::new(&b"/rooms/chess"[..]).ok();
+        assert_eq!(SlotName::number(known.as_ref(), 1_024), 599);
+        assert_eq!((SlotName::number(known.as_ref(), 1), SlotName::number(None, 64)), (0, 0));
+    }
+
+    #[test]
     fn a_cell_is_named_by_incarnation_and_key() {
         let [first, again] =
             [1, 2].map(|incarnation| SlotRecord { incarnation: [incarnation; 16], group: [3; 16] });
-        assert_ne!(first.cell(b""), again.cell(b""));
-        assert_ne!(first.cell(b""), first.cell(b"a"));
-        assert_eq!(first.cell(b""), SlotRecord { group: [4; 16], ..first.clone() }.cell(b""));
+        let key = CellKey::new(&b"a"[..]).ok();
+        assert_ne!(first.cell(None), again.cell(None));
+        assert_ne!(first.cell(None), first.cell(key.as_ref()));
+        assert_eq!(first.cell(None), SlotRecord { group: [4; 16], ..first.clone() }.cell(None));
     }
 
     #[test]

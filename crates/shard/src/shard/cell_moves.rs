@@ -3,7 +3,7 @@
 //! The backup claims the cell's group, as if this edge had died. From the hand-over on this owner is one that may have been replaced: it
 //! releases what the backup confirms, which confirms nothing once it claims, and the next claim of the group says which of both goes on.
 
-use super::{Shard, state::moves::Move};
+use super::{Shard, keys::Wanted, state::moves::Move};
 use crate::api::{Destination, Now, ShardOutput};
 use alloc::{format, string::String, vec::Vec};
 use marram_session::owner::KeeperId;
@@ -26,6 +26,9 @@ impl Shard {
                 "a shared cell is on the shard that its app's name selects: {}",
                 self.config.shard
             ));
+        }
+        if self.sessions.get(id).is_some_and(|session| session.owner.key().is_some()) {
+            return Err("a cell that has a key stays with the other cells of its slot".into());
         }
         let group = self.groups.of_session(id).and_then(|name| self.groups.get(name));
         let backup = group.filter(|group| group.is_backed()).and_then(|group| group.claimed_backup());
@@ -143,8 +146,8 @@ impl Shard {
 
     /// Whether a client's hello is looked at while the edge stops: its shared cell is elsewhere, or about to be.
     pub(super) fn may_ask_for_cell(&self, hello: &Hello) -> bool {
-        let Some(app) = self.app_of_cells(hello) else { return false };
+        let Some(Ok(wanted)) = self.app_of_cells(hello).map(|app| Wanted::by(hello, app)) else { return false };
         let moves = |id: SessionId| self.sessions.get(id).is_some_and(|session| session.moving.is_some());
-        self.cell_here(app).is_none_or(moves)
+        self.cell_here(wanted).is_none_or(moves)
     }
 }

@@ -4,6 +4,7 @@
 use super::{
     Shard,
     hello::{Refusal, refuse},
+    keys::Wanted,
     roles, shared,
     state::wires::Bound,
 };
@@ -11,7 +12,7 @@ use crate::api::{App, FromShard, Note, NoteLevel, Now, ShardOutput, ShardWireId}
 use alloc::{format, string::ToString, vec::Vec};
 use marram_session::owner::{EpochRelease, PortAttempt};
 use marram_wire::{
-    frame::{Channel, Code, Hello},
+    frame::{Channel, Code, GroupId, Hello},
     id::{Generation, HostId, Port, SessionId},
     seal::SessionKeys,
 };
@@ -51,10 +52,11 @@ impl Shard {
         let Some(at) = self.wires.get(wire) else { return refuse(Code::Waiting, "the wire is gone") };
         roles::may_hold_end(at, hello, None, &self.config.edge)?;
         let host = at.host.unwrap_or_default();
-        if let Some(home) = shared::elsewhere(app, &self.config) {
+        let wanted = Wanted::by(hello, app)?;
+        if let Some(home) = shared::elsewhere(app, wanted.number(), &self.config) {
             return Err(Refusal::Led((self.config.edge.clone(), home), None));
         }
-        let cell = self.cell_that_runs(now, app, hello, out)?;
+        let cell = self.cell_that_runs(now, wanted, hello, out)?;
         let Some(session) = self.sessions.get(cell) else {
             return refuse(Code::Waiting, "the cell is gone");
         };
@@ -72,7 +74,10 @@ impl Shard {
                     return Ok(());
                 }
             }
-            None if !hello.fresh => return self.unknown_client(now, cell, client, out),
+            None if !hello.fresh => {
+                let group = self.groups.of_session(cell);
+                return Err(self.unknown_client(now, group.unwrap_or_default(), client, out));
+            }
             None => self.has_room_for_client(app)?,
         }
         self.unknown.is_known(client);
@@ -82,18 +87,17 @@ impl Shard {
         Ok(())
     }
 
-    /// A client says that it has been in this cell, which does not know it. It has left, if the cell is this edge's. An edge that was
-    /// replaced may not know that, so the backup is asked first: nothing ends a session of the next one.
-    fn unknown_client(
+    /// A client says that it has been in a cell of this group, which does not know it, or is not here. It has left, if the group is this edge's.
+    /// An edge that was replaced may not know that, so the backup is asked first: nothing ends a session of the next one.
+    pub(super) fn unknown_client(
         &mut self,
         now: Now,
-        cell: SessionId,
+        name: GroupId,
         client: SessionId,
         out: &mut Vec<ShardOutput>,
-    ) -> Result<(), Refusal> {
-        let name = self.groups.of_session(cell);
-        let own = name.and_then(|name| Some((name, self.groups.get(name)?)));
-        let Some((name, group)) = own else { return refuse(Code::Waiting, "the cell is gone") };
+    ) -> Refusal {
+        let waits = |reason: &str| Refusal::Rejected(Code::Waiting, reason.to_string());
+        let Some(group) = self.groups.get(name) else { return waits("the cell is gone") };
         let has_left = match group.release(now.mono_ns) {
             EpochRelease::Alone => true,
             EpochRelease::Confirmed => self.unknown.asks(now.mono_ns, client, group.confirmed_ns),
@@ -101,16 +105,11 @@ impl Shard {
         };
         if has_left {
             // If its end has everything, that was the end of it.
-            return refuse(
-                Code::Forgotten,
-                "the client has left the cell: it was done, or away for too long",
-            );
+            let reason = "the client has left the cell: it was done, or away for too long";
+            return Refusal::Rejected(Code::Forgotten, reason.to_string());
         }
         self.end_epoch(now, name, true, out);
-        refuse(
-            Code::Waiting,
-            "the cell does not know the client: the backup is asked whether the cell is here",
-        )
+        waits("the cell does not know the client: the backup is asked whether the cell is here")
     }
 
     /// A cell's owner wants the end of one of its clients to be asked, which has promised this count, or less.
@@ -216,9 +215,11 @@ impl Shard {
         // Those that wait for it may join.
         self.cells_changed |= self.held.len() > 0;
         let clients = if session.is_following() { 0 } else { session.owner.client_count() };
+        session.had_clients |= clients > 0 || session.is_following();
         self.cells_idle |= clients == 0;
         let (before, place) = (core::mem::replace(&mut session.counts, clients), session.place);
-        let app = session.app().to_string();
+        let (app, has_key) = (session.app().to_string(), session.owner.key().is_some());
+        self.sessions.note_unused(cell, has_key && clients == 0);
         (before..clients).for_each(|_| self.tenants.came(place, &app));
         (clients..before).for_each(|_| self.tenants.went(place, &app));
     }

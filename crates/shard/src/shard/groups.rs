@@ -55,7 +55,8 @@ impl Shard {
     /// When something of the groups is due.
     pub(super) fn groups_due_ns(&self) -> Option<u64> {
         let groups = [self.groups.due_ns(self.confirm_ns()), self.backups.due_ns(), self.slots.due_ns()];
-        groups.into_iter().flatten().min()
+        let unused_ns = self.cells_unused_ns.filter(|_| self.held.len() == 0);
+        groups.into_iter().chain([unused_ns]).flatten().min()
     }
 
     /// Puts a session into a group, and feeds it to the group's target.
@@ -115,12 +116,12 @@ impl Shard {
     }
 
     /// The first edge on the ring after this key that is connected, and may be chosen; one that the group's policy names comes before. For
-    /// the cell of a slot, `cell_of` is its app: then
+    /// the cells of a slot, `cell_of` is its app, and its number: then
     /// it is fed to that shard which the app's clients ask.
     pub(super) fn target_for(
         &self,
         (key, kind): (SessionId, GroupKind),
-        cell_of: Option<&str>,
+        cell_of: Option<(&str, u32)>,
         may: impl Fn(&str) -> bool,
     ) -> Option<Target> {
         let preferred =
@@ -130,7 +131,9 @@ impl Shard {
             let any = self.wires.of_standby(edge, None, key)?;
             let (wire, role) = match cell_of {
                 None => any,
-                Some(app) => self.wires.of_standby(edge, Some(shared::home(app, any.1.shards)), key)?,
+                Some((app, slot)) => {
+                    self.wires.of_standby(edge, Some(shared::home(app, slot, any.1.shards)), key)?
+                }
             };
             Some(Target { wire, edge: role.name })
         });
@@ -445,7 +448,8 @@ impl Shard {
         let may = |group: &&Group| group.may_aim() && !self.slots.is_leaving(name);
         let Some(group) = self.groups.get(name).filter(may) else { return };
         let member = group.members().next().and_then(|id| self.sessions.get(id));
-        let cell_of = member.filter(|_| group.is_slot).map(Session::app);
+        let cell_of = member.filter(|_| group.is_slot);
+        let cell_of = cell_of.map(|session| (session.app(), self.slot_number(session)));
         let may = |edge: &str| group.may_aim_at(edge, now.mono_ns);
         let target = self.target_for((SessionId(name), group.kind), cell_of, may);
         let Some(target) = target else { return };

@@ -262,7 +262,7 @@ impl Shard {
         if let Some(wire) = wire {
             roles::may_hold_end(wire, hello, app.server.as_deref(), &self.config.edge)?;
         }
-        if let Some(home) = shared::elsewhere(&app, &self.config) {
+        if let Some(home) = shared::elsewhere(&app, 0, &self.config) {
             let reason = alloc::format!("the shared cell of `{}` is on shard {home}", app.name);
             return refuse(Code::Elsewhere, reason);
         }

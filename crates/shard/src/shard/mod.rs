@@ -11,6 +11,7 @@ mod hello;
 mod images;
 mod invariants;
 mod keepers;
+mod keys;
 mod moves;
 mod peers;
 mod plans;
@@ -117,6 +118,8 @@ pub struct Shard {
     cells_changed: bool,
     /// Whether a shared cell may be one that no client needs any more.
     cells_idle: bool,
+    /// When to look again whether one has had no client for too long.
+    cells_unused_ns: Option<u64>,
     /// Clients that a shared cell does not know.
     unknown: UnknownClients,
     refused: Refused,
@@ -156,6 +159,7 @@ impl Shard {
             held: Waiting::default(),
             cells_changed: false,
             cells_idle: false,
+            cells_unused_ns: None,
             unknown: UnknownClients::default(),
             refused: Refused::default(),
             stops: ReportedStops::default(),

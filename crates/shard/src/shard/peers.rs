@@ -356,6 +356,9 @@ impl Shard {
         let Some(app) = self.apps.of_image(&keep.app, keep.image) else {
             return Err(StandbyError(Code::UnknownImage, images::missing(&self.config, &version_of(keep))));
         };
+        if app.shares_protected_cells() && keep.key.0.is_some() != app.has_keys() {
+            return error(Code::Protocol, "the app has keys here or at the owner, and not at both");
+        }
         if keep.moves {
             let server = app.server.as_deref();
             self.can_be_moved_here(keep, server).map_err(|reason| StandbyError(Code::Waiting, reason))?;

@@ -5,10 +5,11 @@ use crate::{
     api::{NoteLevel, Now, ShardOutput},
     coordinator::contents::Claimed,
 };
-use alloc::{format, string::ToString, vec::Vec};
+use alloc::{collections::BTreeMap, format, string::ToString, vec::Vec};
 use marram_wire::{
     frame::{Code, GroupId, Reject},
     id::SessionId,
+    key::CellKey,
 };
 
 impl Shard {
@@ -19,7 +20,7 @@ impl Shard {
         let mut sessions = self.backups.end(name);
         let is_slot = sessions.iter().any(|id| self.is_shared_cell(*id));
         if is_slot {
-            sessions = self.last_cell_of(now, sessions, out);
+            sessions = self.last_cells_of(now, sessions, out);
         }
         let kind = sessions.iter().find_map(|id| self.group_kind_of(self.sessions.get(*id)?));
         let Some(kind) = kind else { return };
@@ -36,34 +37,44 @@ impl Shard {
             self.tell_group(now, id, name, out);
             if is_slot {
                 self.refuse_feed(now, id, "this edge goes on with the cell", out);
-                self.slot_promoted(now, id, (name, was_handed_over), out);
             } else {
                 self.with_owner(now, id, out, |owner, effects| owner.promote(now, effects));
             }
         }
+        if is_slot {
+            self.slot_promoted(now, (name, was_handed_over), out);
+        }
         self.aim(now, name, out);
     }
 
-    /// A slot has one cell. Its primary may have lost one, and have begun another one in the same group while this edge still has a copy of
-    /// the former: the newer one goes on if it has begun, and the others are dropped.
-    fn last_cell_of(
+    /// A slot has one cell of each key. Its primary may have lost one, or ended it, and have begun another one in the same group while this
+    /// edge still has a copy of the former: the newer one goes on if it has begun, and the others are dropped.
+    fn last_cells_of(
         &mut self,
         now: Now,
         cells: Vec<SessionId>,
         out: &mut Vec<ShardOutput>,
     ) -> Vec<SessionId> {
+        let key = |id: &SessionId| self.sessions.get(*id)?.owner.key().cloned();
         let age = |id: &SessionId| {
             let session = self.sessions.get(*id)?;
             Some((session.owner.log_bytes().0 > 0, session.feed_lost_ns.unwrap_or(u64::MAX)))
         };
-        let last = cells.iter().copied().max_by_key(age);
-        for id in cells.into_iter().filter(|id| Some(*id) != last) {
+        let mut last: BTreeMap<Option<CellKey>, SessionId> = BTreeMap::new();
+        for id in &cells {
+            let newest = last.entry(key(id)).or_insert(*id);
+            if age(id) >= age(newest) {
+                *newest = *id;
+            }
+        }
+        let last: Vec<SessionId> = last.into_values().collect();
+        for id in cells.into_iter().filter(|id| !last.contains(id)) {
             let reason = "its primary has begun the cell again";
             self.with_owner(now, id, out, |owner, effects| {
                 owner.step_down(Code::Superseded, reason.to_string(), effects);
             });
         }
-        last.into_iter().collect()
+        last
     }
 
     /// The primary of a shared cell that this edge goes on with may be alive, and no end tells it: it is told that its backup is lost, and

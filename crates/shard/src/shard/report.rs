@@ -7,7 +7,7 @@ use crate::api::{
 };
 use alloc::{
     collections::{BTreeMap, VecDeque},
-    string::String,
+    string::{String, ToString},
     vec::Vec,
 };
 use marram_session::owner::{EndProgress, EpochRelease, Owner, OwnerTotals};
@@ -143,7 +143,10 @@ impl Shard {
     pub(super) fn list(&self, now: Now, tag: u64, out: &mut Vec<ShardOutput>) {
         let row = |(id, session): (SessionId, &Session)| {
             let protect = self.apps.protect(&session.owner);
-            let row = row(id, session, (protect, self.drain_row(id, protect)), &self.config);
+            let mut row = row(id, session, (protect, self.drain_row(id, protect)), &self.config);
+            if let Some(cell) = row.cell.as_mut().filter(|cell| cell.key.is_some()) {
+                cell.slot = Some(self.slot_number(session));
+            }
             SessionRow { backing: self.backing(id), replication: self.replication(id, session), ..row }
         };
         let rows: Vec<SessionRow> = self.sessions.iter().map(row).collect();
@@ -300,7 +303,8 @@ fn cell_row(owner: &Owner, config: &Configure) -> CellRow {
         Some(ClientRow { session, agent, in_gate, port, end: EndRow { client: true, ..end_row(end) } })
     };
     let listed = owner.ends().filter_map(row).take(CLIENTS_LISTED).collect();
-    CellRow { clients: owner.client_count() as u64, listed }
+    let key = owner.key().map(ToString::to_string);
+    CellRow { key, slot: None, clients: owner.client_count() as u64, listed }
 }
 
 /// What a listing shows of a session.

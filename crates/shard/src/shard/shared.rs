@@ -10,18 +10,20 @@ use marram_session::{
 };
 use marram_wire::{frame::Code, id::ImageHash};
 
-/// The shard of an edge that has the shared cell of an app.
-pub(super) fn home(app: &str, shards: u8) -> u8 {
+/// The shard of an edge that has the shared cells of an app, or those in its slot with this number.
+pub(super) fn home(app: &str, slot: u32, shards: u8) -> u8 {
     // FNV-1a: distributes names evenly and is the same in every build.
     let hash = app.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
-    u8::try_from(hash % u64::from(shards.max(1))).unwrap_or(0)
+    // Slots of one app are on its shards in turn.
+    let place = hash % u64::from(shards.max(1)) + u64::from(slot);
+    u8::try_from(place % u64::from(shards.max(1))).unwrap_or(0)
 }
 
-/// The other shard that has the app's shared cell, if it is not this one.
-pub(super) fn elsewhere(app: &App, config: &Configure) -> Option<u8> {
-    let home = home(&app.name, config.shards);
+/// The other shard that has the app's shared cell in this slot, if it is not this one.
+pub(super) fn elsewhere(app: &App, slot: u32, config: &Configure) -> Option<u8> {
+    let home = home(&app.name, slot, config.shards);
     (app.shared && home != config.shard).then_some(home)
 }
 

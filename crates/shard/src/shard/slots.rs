@@ -1,4 +1,4 @@
-//! Slots: which edge runs the shared cell of an app (docs/protocol-epochs.md, "Slots").
+//! Slots: which edge runs the shared cells of an app (docs/protocol-epochs.md, "Slots").
 //!
 //! A slot's record names a group, and that group's claim names the edge. A cell runs nowhere before its slot is won; its group is claimed
 //! before that, so that a slot never names a group without a record.
@@ -6,6 +6,7 @@
 use super::{
     Shard,
     hello::{Refusal, refuse},
+    keys::Wanted,
     report::note,
     shared,
     state::{
@@ -16,7 +17,7 @@ use super::{
     },
 };
 use crate::{
-    api::{App, FromShard, GroupClaim, NoteLevel, Now, ShardOutput, SlotAnswer, SlotQuery},
+    api::{FromShard, GroupClaim, NoteLevel, Now, ShardOutput, SlotAnswer, SlotQuery},
     coordinator::{SlotHeld, SlotName, SlotRecord, contents::Claimed},
 };
 use alloc::{format, string::ToString, vec::Vec};
@@ -32,20 +33,6 @@ fn ask(queries: impl IntoIterator<Item = SlotQuery>, out: &mut Vec<ShardOutput>)
 }
 
 impl Shard {
-    fn slot_of(&self, cell: SessionId) -> Option<SlotName> {
-        let app = self.apps.of_image_of(&self.sessions.get(cell)?.owner)?;
-        Some(SlotName::only(&app.version()))
-    }
-
-    /// The shared cell of an app that is here, running or not.
-    pub(super) fn cell_here(&self, app: &App) -> Option<SessionId> {
-        let is_it = |session: &Session| session.owner.image() == app.image && session.app() == app.name;
-        let cells = self.sessions.shared_cells();
-        let cells = cells.filter(|cell| self.sessions.get(*cell).is_some_and(is_it));
-        // A copy of one that is over may wait to be dropped.
-        cells.min_by_key(|cell| self.sessions.is_following(*cell))
-    }
-
     /// The shared cell that a client's hello is for, if it runs here.
     ///
     /// # Errors
@@ -53,22 +40,26 @@ impl Shard {
     pub(super) fn cell_that_runs(
         &mut self,
         now: Now,
-        app: &App,
+        wanted: Wanted<'_>,
         hello: &Hello,
         out: &mut Vec<ShardOutput>,
     ) -> Result<SessionId, Refusal> {
-        if let Some(cell) = self.cell_here(app) {
-            return self.may_join(now, app, cell, out);
+        if let Some(cell) = self.cell_here(wanted) {
+            let cell = self.may_join(now, wanted, cell, out)?;
+            if !hello.fresh || !self.is_over(now, cell) {
+                return Ok(cell);
+            }
+            return self.begin_again(now, wanted, cell, out);
         }
-        let slot = SlotName::only(&app.version());
+        let slot = wanted.slot();
         match self.slots.look(now.mono_ns, slot) {
             Look::Known(held, query) => {
                 ask(query, out);
                 match held.holder {
                     Some(holder) if holder.primary != self.config.edge => {
-                        Err(self.leads_to(app, &holder.primary, holder.backup.as_deref()))
+                        Err(self.leads_to(wanted, &holder.primary, holder.backup.as_deref()))
                     }
-                    holder => self.take_lost(now, app, (slot, held.record, holder), out),
+                    holder => self.take_lost(now, wanted, (slot, held.record, holder), out),
                 }
             }
             Look::Ask(query) => {
@@ -79,26 +70,48 @@ impl Shard {
             Look::Free | Look::Own(_) if self.drain.has_begun() => {
                 refuse(Code::Busy, "the edge is shutting down")
             }
+            Look::Own(group) if !hello.fresh && wanted.key.is_some() => {
+                Err(self.unknown_client(now, group, hello.session, out))
+            }
             Look::Free | Look::Own(_) if !hello.fresh => {
                 refuse(Code::Waiting, "no edge has the app's cell in which the session was")
             }
-            Look::Free => self.begin_cell(now, app, (slot, None), out),
+            Look::Free => self.begin_cell(now, wanted, (slot, None), out),
             Look::Own(group) => {
-                // The last one has ended.
+                // The last one has ended, or it is the first one of its key.
                 let cell = SessionId(self.random.bytes());
-                self.insert_cell(now, app, (cell, group), out)?;
+                self.insert_cell(now, wanted, (cell, group), out)?;
                 self.open_cell(now, cell, out);
                 Err(Refusal::Held)
             }
         }
     }
 
-    /// Where a client is led, if these edges have the app's cell.
-    fn leads_to(&self, app: &App, primary: &str, backup: Option<&str>) -> Refusal {
+    /// The last client of a cell of this key has left: another one begins in its place. The backup is fed that one before it is told that
+    /// the former has ended, so that it has a cell of the group at each moment.
+    fn begin_again(
+        &mut self,
+        now: Now,
+        wanted: Wanted<'_>,
+        former: SessionId,
+        out: &mut Vec<ShardOutput>,
+    ) -> Result<SessionId, Refusal> {
+        let Some(group) = self.groups.of_session(former) else {
+            return refuse(Code::Waiting, "the cell is gone");
+        };
+        let cell = SessionId(self.random.bytes());
+        self.insert_cell(now, wanted, (cell, group), out)?;
+        self.end_unused(now, former, out);
+        self.open_cell(now, cell, out);
+        Err(Refusal::Held)
+    }
+
+    /// Where a client is led, if these edges have its cell.
+    fn leads_to(&self, wanted: Wanted<'_>, primary: &str, backup: Option<&str>) -> Refusal {
         let shard = |edge: &str| {
             // Edges of one domain mostly have as many shards.
             let shards = self.wires.standbys().find(|role| role.name == edge).map(|role| role.shards);
-            let shard = shared::home(&app.name, shards.unwrap_or(self.config.shards));
+            let shard = shared::home(&wanted.app.name, wanted.number(), shards.unwrap_or(self.config.shards));
             (edge.to_string(), shard)
         };
         Refusal::Led(shard(primary), backup.map(shard))
@@ -108,7 +121,7 @@ impl Shard {
     fn may_join(
         &mut self,
         now: Now,
-        app: &App,
+        wanted: Wanted<'_>,
         cell: SessionId,
         out: &mut Vec<ShardOutput>,
     ) -> Result<SessionId, Refusal> {
@@ -117,7 +130,7 @@ impl Shard {
         let phase = session.owner.phase();
         let handed_over_to = session.moving.as_deref().filter(|moving| moving.is_handed_over());
         if let Some(moving) = handed_over_to {
-            return Err(self.leads_to(app, &moving.to.edge, None));
+            return Err(self.leads_to(wanted, &moving.to.edge, None));
         }
         match own {
             Some(own) if own.is_in_doubt() => refuse(
@@ -130,7 +143,7 @@ impl Shard {
                 Some(AskedFor::Primary { wire, .. }) => {
                     let primary = self.peers.as_ref().and_then(|peers| peers.get(wire));
                     let primary = primary.map(|peer| peer.name().to_string()).unwrap_or_default();
-                    Err(self.leads_to(app, &primary, None))
+                    Err(self.leads_to(wanted, &primary, None))
                 }
                 Some(AskedFor::Claim) if self.backups.was_handed_over(cell) => Err(Refusal::Held),
                 Some(AskedFor::Claim) => refuse(
@@ -168,7 +181,7 @@ impl Shard {
     fn take_lost(
         &mut self,
         now: Now,
-        app: &App,
+        wanted: Wanted<'_>,
         (slot, record, holder): (SlotName, SlotRecord, Option<Claimed>),
         out: &mut Vec<ShardOutput>,
     ) -> Result<SessionId, Refusal> {
@@ -182,7 +195,7 @@ impl Shard {
         if self.drain.has_begun() {
             return refuse(Code::Busy, "the edge is shutting down");
         }
-        self.begin_cell(now, app, (slot, Some((record, holder))), out)
+        self.begin_cell(now, wanted, (slot, Some((record, holder))), out)
     }
 
     /// No edge has the slot: puts a cell into a new group, which is claimed, and then takes the slot. It is opened when that is won. A cell
@@ -190,21 +203,22 @@ impl Shard {
     fn begin_cell(
         &mut self,
         now: Now,
-        app: &App,
+        wanted: Wanted<'_>,
         (slot, lost): (SlotName, Option<(SlotRecord, Option<Claimed>)>),
         out: &mut Vec<ShardOutput>,
     ) -> Result<SessionId, Refusal> {
-        let Some(kind) = self.group_kind(app, None) else {
+        let Some(kind) = self.group_kind(wanted.app, None) else {
             return refuse(Code::Waiting, "the app has no settings for epochs");
         };
-        self.has_room(app)?;
+        self.has_room(wanted.app)?;
         let (from, claim) = lost.unzip();
         let incarnation = self.random.bytes();
         let group = from.as_ref().map_or_else(|| self.random.bytes(), |from| from.group);
         let record = SlotRecord { incarnation, group };
-        let target = self.target_for((SessionId(group), kind), Some(&app.name), |_| true);
+        let target =
+            self.target_for((SessionId(group), kind), Some((&wanted.app.name, wanted.number())), |_| true);
         self.groups.begin_slot(group, (kind, target), claim.flatten(), now.mono_ns);
-        self.insert_cell(now, app, (record.cell(&[]), group), out)?;
+        self.insert_cell(now, wanted, (record.cell(wanted.key), group), out)?;
         self.slots.begin_taking(slot, record, from);
         Err(Refusal::Held)
     }
@@ -213,13 +227,15 @@ impl Shard {
     fn insert_cell(
         &mut self,
         now: Now,
-        app: &App,
+        wanted: Wanted<'_>,
         (cell, group): (SessionId, GroupId),
         out: &mut Vec<ShardOutput>,
     ) -> Result<(), Refusal> {
-        self.has_room(app)?;
-        let owner = self.new_owner(cell, app, &[]);
-        let mut session = Session::new(now, owner, self.tenants.place(app));
+        self.has_room(wanted.app)?;
+        self.has_room_in_slot(group)?;
+        let mut owner = self.new_owner(cell, wanted.app, &[]);
+        owner.has_key(wanted.key.cloned());
+        let mut session = Session::new(now, owner, self.tenants.place(wanted.app));
         session.fresh = true;
         self.sessions.insert(cell, session);
         self.groups.join(group, cell, now.mono_ns);
@@ -233,18 +249,18 @@ impl Shard {
         self.attempt(now, cell, 0, &[], out);
     }
 
-    /// This edge has claimed the group of a cell that it backed. It goes on, or begins if it has not run, when the slot is known to name that
-    /// group: another edge may have taken it, if the cell had not begun or the store has lost decisions. One that was handed over had the
-    /// slot, and goes on at once.
+    /// This edge has claimed the group of cells that it backed. They go on, or begin if none of them has run, when the slot is known to name
+    /// that group: another edge may have taken it, if they had not begun or the store has lost decisions. Those that were handed over had the
+    /// slot, and go on at once.
     pub(super) fn slot_promoted(
         &mut self,
         now: Now,
-        cell: SessionId,
         (group, was_handed_over): (GroupId, bool),
         out: &mut Vec<ShardOutput>,
     ) {
-        let (Some(slot), Some(session)) = (self.slot_of(cell), self.sessions.get(cell)) else { return };
-        let has_run = session.owner.log_bytes().0 > 0;
+        let members = self.members_of(group);
+        let Some(slot) = members.first().and_then(|cell| self.slot_of(*cell)) else { return };
+        let has_run = members.iter().any(|cell| self.has_run(*cell));
         let record = SlotRecord { incarnation: self.random.bytes(), group };
         match self.slots.take_promoted(slot, record, has_run) {
             Promoted::Ask(query) => {
@@ -256,6 +272,15 @@ impl Shard {
             Promoted::Waits => {}
             Promoted::Lost => self.slot_lost(now, (group, has_run), out),
         }
+    }
+
+    fn members_of(&self, group: GroupId) -> Vec<SessionId> {
+        self.groups.get(group).into_iter().flat_map(Group::members).collect()
+    }
+
+    /// Whether a cell that is here or was fed here has begun.
+    fn has_run(&self, cell: SessionId) -> bool {
+        self.sessions.get(cell).is_some_and(|session| session.owner.log_bytes().0 > 0)
     }
 
     /// A claim on one of this shard's groups is won: then its slot may be taken, or given back if no backup can go on.
@@ -321,10 +346,8 @@ impl Shard {
     /// Another group has the slot: the cell of this one is dropped. If it has run, the coordinator's store had lost the slot, and another
     /// edge took it before this one was back. The clients begin again there.
     fn slot_lost(&mut self, now: Now, (group, has_run): (GroupId, bool), out: &mut Vec<ShardOutput>) {
-        let members: Vec<SessionId> =
-            self.groups.get(group).into_iter().flat_map(|group| group.members()).collect();
-        for cell in members {
-            if !has_run {
+        for cell in self.members_of(group) {
+            if !has_run || !self.has_run(cell) {
                 let reason = "another edge has taken the app's slot".to_string();
                 self.with_owner(now, cell, out, |owner, effects| {
                     owner.step_down(Code::Superseded, reason, effects);
@@ -357,33 +380,44 @@ impl Shard {
         note(NoteLevel::Warning, None, format!("the shared cell of app `{app}` is lost: {why}"), out);
     }
 
-    /// The slot is still this edge's: its cell goes on. One that was fed here is promoted now.
+    /// The slot is still this edge's: its cells go on. Those that were fed here are promoted now. One that has not begun is dropped: its
+    /// primary has released nothing of it, so its clients begin it.
     fn slot_kept(&mut self, now: Now, group: GroupId, out: &mut Vec<ShardOutput>) {
-        let members: Vec<SessionId> =
-            self.groups.get(group).into_iter().flat_map(|group| group.members()).collect();
-        for cell in members.into_iter().filter(|cell| self.sessions.is_following(*cell)).collect::<Vec<_>>() {
-            self.with_owner(now, cell, out, |owner, effects| owner.promote(now, effects));
+        for cell in self.members_of(group) {
+            if !self.sessions.is_following(cell) {
+                continue;
+            }
+            let has_run = self.has_run(cell);
+            self.with_owner(now, cell, out, |owner, effects| {
+                if has_run {
+                    owner.promote(now, effects);
+                } else {
+                    owner.step_down(Code::Superseded, "the cell begins here".to_string(), effects);
+                }
+            });
         }
     }
 
-    /// The slot is this edge's: its cell begins.
+    /// The slot is this edge's: its cells begin.
     fn slot_won(&mut self, now: Now, record: &SlotRecord, out: &mut Vec<ShardOutput>) {
-        let Some(group) = self.groups.get(record.group) else { return };
-        let Some(member) = group.members().next() else { return };
-        let cell = record.cell(&[]);
-        if self.sessions.is_following(member) || member != cell {
-            // What was fed here has not begun.
-            let app =
-                self.sessions.get(member).and_then(|session| self.apps.of_image_of(&session.owner)).cloned();
-            self.with_owner(now, member, out, |owner, effects| {
-                owner.step_down(Code::Superseded, "the cell begins here".to_string(), effects);
-            });
-            let Some(app) = app else { return };
-            if self.insert_cell(now, &app, (cell, record.group), out).is_err() {
-                return;
+        for member in self.members_of(record.group) {
+            let Some(session) = self.sessions.get(member) else { continue };
+            let key = session.owner.key().cloned();
+            let cell = record.cell(key.as_ref());
+            if session.is_following() || member != cell {
+                // What was fed here has not begun.
+                let app = self.apps.of_image_of(&session.owner).cloned();
+                self.with_owner(now, member, out, |owner, effects| {
+                    owner.step_down(Code::Superseded, "the cell begins here".to_string(), effects);
+                });
+                let Some(app) = app else { continue };
+                let wanted = Wanted { app: &app, key: key.as_ref() };
+                if self.insert_cell(now, wanted, (cell, record.group), out).is_err() {
+                    continue;
+                }
             }
+            self.open_cell(now, cell, out);
         }
-        self.open_cell(now, cell, out);
     }
 
     /// Clients that wait for a cell ask elsewhere.
@@ -410,15 +444,21 @@ impl Shard {
     /// keep them for ever.
     fn retire_cells(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
         let former = self.apps.former().filter(|app| app.shares_protected_cells());
-        let slots: Vec<SlotName> = former.map(|app| SlotName::only(&app.version())).collect();
+        let slots: Vec<SlotName> = former
+            .flat_map(|app| app.slot_numbers().map(|number| SlotName::of(&app.version(), number)))
+            .collect();
         for slot in slots {
             let Some(group) = self.slots.own(slot) else { continue };
-            let member = self.groups.get(group).and_then(|group| group.members().next());
-            if let Some(cell) = member {
-                let Some(owner) = self.sessions.get(cell).map(|session| &session.owner) else { continue };
-                if owner.phase() != OwnerPhase::Running || owner.client_count() > 0 {
-                    continue;
-                }
+            let cells = self.members_of(group);
+            let is_needed = |cell: &SessionId| {
+                self.sessions.get(*cell).is_none_or(|session| {
+                    session.owner.phase() != OwnerPhase::Running || session.owner.client_count() > 0
+                })
+            };
+            if cells.iter().any(is_needed) {
+                continue;
+            }
+            for cell in cells {
                 self.with_owner(now, cell, out, |owner, effects| {
                     let reason =
                         "another version of the app is deployed, or none, and the last client has left";
@@ -436,8 +476,10 @@ impl Shard {
     /// Everything that is due of slots.
     pub(super) fn slots_due(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
         // A client that waits for its cell is none of the cell's yet.
-        if self.held.len() == 0 && core::mem::take(&mut self.cells_idle) {
+        let is_late = self.cells_unused_ns.is_some_and(|at_ns| at_ns <= now.mono_ns);
+        if self.held.len() == 0 && (core::mem::take(&mut self.cells_idle) || is_late) {
             self.retire_cells(now, out);
+            self.cells_unused_ns = self.end_unused_cells(now, out);
         }
         ask(self.slots.due(now.mono_ns), out);
         for cell in self.backups.unclaimed_slots(now.mono_ns) {

@@ -23,6 +23,7 @@ pub(crate) fn app(name: &str) -> App {
         cache: None,
         witness: WitnessMode::None,
         epoch: None,
+        slots: 0,
     }
 }
 

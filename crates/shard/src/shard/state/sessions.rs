@@ -25,7 +25,8 @@ use marram_session::{
 };
 use marram_wire::{
     frame::{Channel, ForgetCopy},
-    id::{Port, SessionId},
+    id::{ImageHash, Port, SessionId},
+    key::CellKey,
 };
 
 /// A channel on a wire.
@@ -87,6 +88,10 @@ pub(crate) struct Session {
     pub(crate) moving: Option<Box<Move>>,
     /// Whether this attempt continues from the standby's state.
     pub(crate) stood: bool,
+    /// When it was put here, by the monotonic clock.
+    pub(crate) begun_ns: u64,
+    /// Of a shared cell: whether it has had a client, or may have had one elsewhere.
+    pub(crate) had_clients: bool,
 }
 
 impl Session {
@@ -116,6 +121,8 @@ impl Session {
             feed_lost_ns: None,
             moving: None,
             stood: false,
+            begun_ns: now.mono_ns,
+            had_clients: false,
         }
     }
 
@@ -255,6 +262,10 @@ pub(crate) struct Sessions {
     timers: BTreeSet<(u64, SessionId)>,
     /// The shared cells that have a backup, also those that this shard only stands by for.
     shared: BTreeSet<SessionId>,
+    /// The same, by image and key.
+    by_key: BTreeSet<(ImageHash, Option<CellKey>, SessionId)>,
+    /// Of these, cells of a key that have no client.
+    unused: BTreeSet<SessionId>,
 }
 
 impl Default for Sessions {
@@ -268,6 +279,8 @@ impl Default for Sessions {
             memory: Budget::new(u64::MAX),
             timers: BTreeSet::new(),
             shared: BTreeSet::new(),
+            by_key: BTreeSet::new(),
+            unused: BTreeSet::new(),
         }
     }
 }
@@ -309,6 +322,7 @@ impl Sessions {
         self.memory.count(&mut session.memory, session.owner.held_bytes());
         if session.owner.is_shared_cell() {
             self.shared.insert(id);
+            self.by_key.insert((session.owner.image(), session.owner.key().cloned(), id));
         }
         self.by_id.insert(id, session);
     }
@@ -316,7 +330,10 @@ impl Sessions {
     /// Forgets a session that is over. Its cells stay in the table until [`Sessions::remove_cell`].
     pub(crate) fn remove(&mut self, id: SessionId) -> Option<Session> {
         let mut session = self.by_id.remove(&id)?;
-        self.shared.remove(&id);
+        self.unused.remove(&id);
+        if self.shared.remove(&id) {
+            self.by_key.remove(&(session.owner.image(), session.owner.key().cloned(), id));
+        }
         self.replay.recount(id, &mut session.replay, 0, 0);
         self.memory.remove(id, session.memory);
         self.recoveries -= usize::from(session.recovering);
@@ -344,6 +361,30 @@ impl Sessions {
     /// The shared cells that have a backup, also those that this shard only stands by for.
     pub(crate) fn shared_cells(&self) -> impl Iterator<Item = SessionId> {
         self.shared.iter().copied()
+    }
+
+    /// Those of this image and key.
+    pub(crate) fn cells_of(
+        &self,
+        image: ImageHash,
+        key: Option<&CellKey>,
+    ) -> impl Iterator<Item = SessionId> {
+        let [first, last] = [0, u8::MAX].map(|byte| (image, key.cloned(), SessionId([byte; 16])));
+        self.by_key.range(first..=last).map(|(.., id)| *id)
+    }
+
+    /// Whether a cell of a key has no client.
+    pub(crate) fn note_unused(&mut self, cell: SessionId, is_unused: bool) {
+        if is_unused {
+            self.unused.insert(cell);
+        } else {
+            self.unused.remove(&cell);
+        }
+    }
+
+    /// The cells of keys that have no client.
+    pub(crate) fn unused(&self) -> Vec<SessionId> {
+        self.unused.iter().copied().collect()
     }
 
     /// Whether it is a shared cell that has a backup.
@@ -495,6 +536,9 @@ impl Sessions {
         let shared =
             self.by_id.iter().filter(|(_, session)| session.owner.is_shared_cell()).map(|(id, _)| id);
         holds!("I36", self.shared.iter().eq(shared));
+        let mut by_key: Vec<SessionId> = self.by_key.iter().map(|(.., id)| *id).collect();
+        by_key.sort_unstable();
+        holds!("I36", self.shared.iter().eq(&by_key));
         let recovering = self.by_id.values().filter(|session| session.recovering).count();
         holds!("I36", self.recoveries == recovering);
         let kept =

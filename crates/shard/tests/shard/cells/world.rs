@@ -23,6 +23,7 @@ use marram_wire::{
     frame::{Code, Frame, GroupId, StoreMark, StoreSeen},
     header::Header,
     id::{Generation, HostId, ImageHash, Port, SessionId},
+    key::CellKey,
     rights::Verified,
     seal::DomainSecret,
 };
@@ -218,16 +219,19 @@ pub(crate) struct World {
     pub(crate) drained: Vec<usize>,
     form: BackupForm,
     policies: Vec<ReplicationPolicy>,
+    /// How many slots the app has; 0: all clients share one cell.
+    slots: u32,
     /// Checkpoints by what stands for their bytes.
     checkpoints: BTreeMap<u64, (Header, Teller)>,
 }
 
-fn hall(form: BackupForm) -> App {
+fn hall(form: BackupForm, slots: u32) -> App {
     App {
         protect: Protect::Epoch,
         shared: true,
         linger_ms: 20_000,
         epoch: Some(EpochSettings { every_us: 0, alone_after_ms: 1_000, form }),
+        slots,
         ..support::app("hall")
     }
 }
@@ -240,6 +244,15 @@ impl World {
 
     /// The same, where some sessions are replicated in another way.
     pub(crate) fn with_policies(edges: usize, form: BackupForm, policies: &[ReplicationPolicy]) -> Self {
+        Self::with(edges, (form, 0), policies)
+    }
+
+    /// The same, where clients share one cell for each key.
+    pub(crate) fn with_keys(edges: usize, form: BackupForm, slots: u32) -> Self {
+        Self::with(edges, (form, slots), &[])
+    }
+
+    fn with(edges: usize, (form, slots): (BackupForm, u32), policies: &[ReplicationPolicy]) -> Self {
         support::be_strict();
         let mut world = Self {
             edges: Vec::new(),
@@ -255,6 +268,7 @@ impl World {
             drained: Vec::new(),
             form,
             policies: policies.to_vec(),
+            slots,
             checkpoints: BTreeMap::new(),
         };
         for edge in 0..edges {
@@ -289,14 +303,14 @@ impl World {
             ..Configure::default()
         };
         self.tell(number, ToShard::Configure(configure));
-        self.tell(number, ToShard::Deploy(hall(self.form)));
+        self.tell(number, ToShard::Deploy(hall(self.form, self.slots)));
         self.sees_store(number, 1);
     }
 
     /// Another version of the app is deployed at an edge.
     pub(crate) fn deploys_another(&mut self, edge: usize) {
         let image = ImageHash([99; 32]);
-        self.tell(edge, ToShard::Deploy(App { image, ..hall(self.form) }));
+        self.tell(edge, ToShard::Deploy(App { image, ..hall(self.form, self.slots) }));
     }
 
     /// The app is removed at an edge.
@@ -326,8 +340,20 @@ impl World {
         number
     }
 
+    /// The same, for the cell of this key.
+    pub(crate) fn joins_cell(&mut self, first: usize, key: &str) -> usize {
+        let number = self.comes_for(first, key);
+        self.runs(100);
+        number
+    }
+
     /// The same, before anything of it has arrived.
     pub(crate) fn comes(&mut self, first: usize) -> usize {
+        self.comes_for(first, "")
+    }
+
+    /// The same, for the cell of this key; of none if it is empty.
+    pub(crate) fn comes_for(&mut self, first: usize, key: &str) -> usize {
         let number = self.clients.len();
         let edges = self.edges.len();
         let config = AgentConfig {
@@ -353,7 +379,7 @@ impl World {
         self.runs(1);
         let connection = ConnectionId(1);
         let input = AgentInput::Accepted {
-            key: None,
+            key: CellKey::new(key.as_bytes().to_vec()).ok(),
             connection,
             app: "hall".into(),
             datagrams: false,
@@ -426,6 +452,17 @@ impl World {
             })
         };
         (0..self.edges.len()).filter(|edge| runs(&self.edges[*edge])).collect()
+    }
+
+    /// The keys of the cells that run on an edge, with how many clients they have.
+    pub(crate) fn cells_at(&self, edge: usize) -> Vec<(String, usize)> {
+        let shard = self.edges[edge].shard.as_ref();
+        let owners = shard.into_iter().flat_map(Shard::owners);
+        let running = owners.filter(|owner| owner.phase() == marram_session::owner::OwnerPhase::Running);
+        let key = |owner: &Owner| owner.key().map(ToString::to_string).unwrap_or_default();
+        let mut cells: Vec<_> = running.map(|owner| (key(owner), owner.client_count())).collect();
+        cells.sort();
+        cells
     }
 
     /// Its machine dies.

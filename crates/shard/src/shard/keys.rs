@@ -1,0 +1,149 @@
+//! Apps with one shared cell for each key (docs/protocol-epochs.md, "Keys"): which cell a client is for, and when a cell is over.
+//!
+//! The cells of a slot are in one group, which has a cell as long as its version is deployed: so its backup knows of it. A cell whose last
+//! client has left is over. It ends if its slot has another one; else it stays, until a cell begins in the slot.
+
+use super::{
+    Shard,
+    hello::{Refusal, refuse},
+    state::sessions::Session,
+};
+use crate::{
+    api::{App, Now, ShardOutput},
+    coordinator::SlotName,
+};
+use alloc::{format, string::ToString, vec::Vec};
+use marram_session::owner::OwnerPhase;
+use marram_wire::{
+    frame::{Code, GroupId, Hello},
+    id::SessionId,
+    key::CellKey,
+};
+
+/// Cells of one slot. More of them would be many of one backup, and one claim.
+pub(crate) const CELLS_PER_SLOT_MAX: usize = 1_024;
+
+/// How long a cell waits for its first client.
+const UNUSED_NS: u64 = 10_000_000_000;
+
+/// The shared cell that a client asks for.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted<'a> {
+    pub(super) app: &'a App,
+    /// Which of the app's cells; none if it has one.
+    pub(super) key: Option<&'a CellKey>,
+}
+
+impl<'a> Wanted<'a> {
+    /// What this hello is for.
+    ///
+    /// # Errors
+    /// If it has no key and the app has one cell for each, or the other way round.
+    pub(super) fn by(hello: &'a Hello, app: &'a App) -> Result<Self, Refusal> {
+        let key = hello.key.0.as_ref();
+        match (app.has_keys(), key) {
+            (true, None) => refuse(
+                Code::Protocol,
+                format!(
+                    "app `{}` has one cell for each key, and its clients come without one; write `key` at the listener, gate or rule \
+                     that leads there",
+                    app.name
+                ),
+            ),
+            (false, Some(_)) => refuse(
+                Code::Protocol,
+                format!(
+                    "app `{}` has no keys; remove `key` at the listener, gate or rule that leads there, or write `key` in its manifest",
+                    app.name
+                ),
+            ),
+            _ => Ok(Self { app, key }),
+        }
+    }
+
+    /// The number of its slot.
+    pub(super) fn number(&self) -> u32 {
+        SlotName::number(self.key, self.app.slots)
+    }
+
+    pub(super) fn slot(&self) -> SlotName {
+        SlotName::of(&self.app.version(), self.number())
+    }
+}
+
+impl Shard {
+    /// The number of the slot that a shared cell is in.
+    pub(super) fn slot_number(&self, session: &Session) -> u32 {
+        let slots = self.apps.of_image_of(&session.owner).map_or(0, |app| app.slots);
+        SlotName::number(session.owner.key(), slots)
+    }
+
+    /// The slot that a shared cell is in.
+    pub(super) fn slot_of(&self, cell: SessionId) -> Option<SlotName> {
+        let session = self.sessions.get(cell)?;
+        let app = self.apps.of_image_of(&session.owner)?;
+        Some(SlotName::of(&app.version(), self.slot_number(session)))
+    }
+
+    /// The cell that is wanted, if it is here, running or not.
+    pub(super) fn cell_here(&self, wanted: Wanted<'_>) -> Option<SessionId> {
+        let cells = self.sessions.cells_of(wanted.app.image, wanted.key);
+        let cells =
+            cells.filter(|cell| self.sessions.get(*cell).is_some_and(|it| it.app() == wanted.app.name));
+        // A copy of one that is over may wait to be dropped.
+        cells.min_by_key(|cell| self.sessions.is_following(*cell))
+    }
+
+    /// Whether the last client of a cell that runs here has left: the next one with its key begins another cell.
+    pub(super) fn is_over(&self, now: Now, cell: SessionId) -> bool {
+        self.over_ns(cell).is_some_and(|over_ns| over_ns <= now.mono_ns)
+    }
+
+    /// From when on a cell of a key is over, if no client comes.
+    fn over_ns(&self, cell: SessionId) -> Option<u64> {
+        let session = self.sessions.get(cell)?;
+        let is_unused = session.owner.phase() == OwnerPhase::Running && session.owner.client_count() == 0;
+        session.owner.key().filter(|_| is_unused)?;
+        Some(if session.had_clients { 0 } else { session.begun_ns + UNUSED_NS })
+    }
+
+    /// Whether a group may have one more cell.
+    pub(super) fn has_room_in_slot(&self, group: GroupId) -> Result<(), Refusal> {
+        let cells = self.groups.get(group).map_or(0, |group| group.members().count());
+        if cells < CELLS_PER_SLOT_MAX {
+            return Ok(());
+        }
+        refuse(
+            Code::Busy,
+            format!(
+                "the slot of the client's key has {CELLS_PER_SLOT_MAX} cells, which is the maximum; deploy a version of the app with more \
+                 `slots`"
+            ),
+        )
+    }
+
+    /// Ends the cells of keys that are over, except for the last cell of a slot. Returns when to look again.
+    pub(super) fn end_unused_cells(&mut self, now: Now, out: &mut Vec<ShardOutput>) -> Option<u64> {
+        let mut next_ns = None;
+        for cell in self.sessions.unused() {
+            let Some(over_ns) = self.over_ns(cell) else { continue };
+            if over_ns > now.mono_ns {
+                next_ns = Some(next_ns.map_or(over_ns, |next_ns: u64| next_ns.min(over_ns)));
+                continue;
+            }
+            let group = self.groups.of_session(cell).and_then(|name| self.groups.get(name));
+            // While it is not known whose the group is, its cells stay.
+            if group.is_some_and(|group| !group.is_in_doubt() && group.members().nth(1).is_some()) {
+                self.end_unused(now, cell, out);
+            }
+        }
+        next_ns
+    }
+
+    /// Ends a cell that has no clients.
+    pub(super) fn end_unused(&mut self, now: Now, cell: SessionId, out: &mut Vec<ShardOutput>) {
+        self.with_owner(now, cell, out, |owner, effects| {
+            owner.terminate(Code::Finished, "the last client has left".to_string(), effects);
+        });
+    }
+}
