@@ -4,12 +4,13 @@ use crate::{
     codec::{Error, Field},
     limits::CELL_KEY_MAX,
 };
+use alloc::boxed::Box;
 use bytes::{Bytes, BytesMut};
 use core::fmt;
 
 /// A key: 1 to [`CELL_KEY_MAX`] bytes, with any values.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CellKey(Bytes);
+pub struct CellKey(Box<[u8]>);
 
 /// Why bytes are no key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,7 +37,7 @@ impl CellKey {
     ///
     /// # Errors
     /// If there are none, or too many.
-    pub fn new(bytes: impl Into<Bytes>) -> Result<Self, BadKey> {
+    pub fn new(bytes: impl Into<Box<[u8]>>) -> Result<Self, BadKey> {
         let bytes = bytes.into();
         match bytes.len() {
             0 => Err(BadKey::Empty),
@@ -67,12 +68,12 @@ impl fmt::Debug for CellKey {
 
 impl Field for CellKey {
     fn put(&self, out: &mut BytesMut) {
-        self.0.put(out);
+        (self.0.len() as u64).put(out);
+        out.extend_from_slice(&self.0);
     }
 
     fn take(from: &mut Bytes) -> Result<Self, Error> {
-        // A copy: a slice would keep the whole frame.
-        Self::new(Bytes::copy_from_slice(&<Bytes as Field>::take(from)?)).map_err(|bad| match bad {
+        Self::new(&<Bytes as Field>::take(from)?[..]).map_err(|bad| match bad {
             BadKey::Empty => Error::Unknown,
             BadKey::TooLong(_) => Error::TooLarge,
         })

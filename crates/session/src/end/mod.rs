@@ -427,7 +427,7 @@ impl End {
             peer: terms.and_then(|terms| terms.peer),
             origin: self.said_origin(),
             active: false,
-            key: Last(self.key.clone()),
+            key: Last(self.key.clone().map(Box::new)),
         }
     }
 

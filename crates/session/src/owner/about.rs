@@ -119,7 +119,7 @@ impl About {
             took: ends.took(),
             group: None,
             origin: self.origin.clone().filter(|_| self.has_backup()),
-            key: Last(self.key.clone()),
+            key: Last(self.key.clone().map(Box::new)),
         }
     }
 

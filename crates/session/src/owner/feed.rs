@@ -75,7 +75,7 @@ impl Owner {
         }
         owner.epochs.fed_by = keep.group;
         owner.came_from(keep.origin.clone());
-        owner.has_key(keep.key.0.clone());
+        owner.has_key(keep.key.0.as_deref().cloned());
         if let Some(follow) = &mut owner.follow {
             follow.fed_by_owner(keep);
         }

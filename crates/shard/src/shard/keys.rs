@@ -40,7 +40,7 @@ impl<'a> Wanted<'a> {
     /// # Errors
     /// If it has no key and the app has one cell for each, or the other way round.
     pub(super) fn by(hello: &'a Hello, app: &'a App) -> Result<Self, Refusal> {
-        let key = hello.key.0.as_ref();
+        let key = hello.key.0.as_deref();
         match (app.has_keys(), key) {
             (true, None) => refuse(
                 Code::Protocol,

@@ -195,7 +195,7 @@ frames! {
         /// something since, or the session has had no owner for two seconds: then it is recovered before others.
         active: bool,
         /// Which of the app's shared cells the client is for, if the app has one for each key.
-        key: Last<CellKey>,
+        key: Last<Box<CellKey>>,
     }
     /// Edge to end: promise this generation. Opens the channel at the end that did not send [`Hello`].
     17 Promise {
@@ -450,7 +450,7 @@ frames! {
         /// Where the client connected, under `epoch`, if its agent has said so: policies may ask for it.
         origin: Option<Box<Origin>>,
         /// Of a shared cell: which of its app's cells it is, if the app has one for each key.
-        key: Last<CellKey>,
+        key: Last<Box<CellKey>>,
     }
     /// Owner to keeper: a checkpoint follows in parts, behind other frames.
     73 Base {

@@ -31,7 +31,7 @@ pub enum KeySource {
     Path,
     /// The TLS server that it asks for.
     ServerName,
-    /// This name, whoever it is.
+    /// This name, for every client.
     Name(String),
 }
 

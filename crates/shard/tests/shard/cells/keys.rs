@@ -74,7 +74,7 @@ fn all_cells_of_a_slot_outlive_their_edge() {
             if death == 0 {
                 let first = world.runs_at()[0];
                 assert_ne!(first, at[0]);
-                // A key that nobody had asked for begins where its slot is now.
+                // A key that no client had asked for begins where its slot is now.
                 let late = world.joins_cell(first, "late");
                 assert!(heard(&world, late, "hi"), "{:?}", world.heard(late));
                 assert_eq!(world.cells_at(first).len(), 4);
@@ -113,7 +113,7 @@ fn a_cell_that_has_not_begun_at_the_backup_begins_there() {
 }
 
 #[test]
-fn a_cell_ends_with_its_last_client_and_the_next_one_begins_anew() {
+fn a_cell_ends_with_its_last_client_and_the_next_one_begins_again() {
     for form in FORMS {
         let mut world = World::with_keys(2, form, 1);
         let clients = clients(&mut world, &["a", "b"]);
@@ -198,22 +198,29 @@ fn a_client_that_comes_back_after_its_cell_has_ended_is_told_so() {
 }
 
 #[test]
-fn a_cell_that_an_edge_began_while_it_was_replaced_has_released_nothing() {
-    for form in FORMS {
-        let mut world = World::with_keys(3, form, 1);
-        let clients = clients(&mut world, &["a"]);
-        talk(&mut world, &clients, "one");
-        let first = world.runs_at()[0];
-        world.freezes(first);
-        let late = world.comes_for(first, "b");
-        world.runs(3 * LONG_MS);
-        assert!(heard(&world, late, "hi"), "{:?}", world.heard(late));
-        world.thaws(first);
+fn a_cell_that_an_edge_began_before_it_was_replaced_has_released_nothing() {
+    // The owner is frozen at each moment of the time in which a second cell of its slot begins, and wakes when another edge has both.
+    for events in (0..60).step_by(3) {
+        let mut world = World::with_keys(3, BackupForm::Log, 1);
+        let first = vec![world.joins_cell(0, "a"), world.joins_cell(1, "a")];
         world.runs(LONG_MS);
-        assert_eq!(world.runs_at().len(), 1);
-        assert_ne!(world.runs_at()[0], first);
-        world.says(late, "bye");
-        talk(&mut world, &clients, "two");
-        assert_eq!(world.heard(late), ["1 joins", "2 hi", "3 bye"]);
+        let at = world.runs_at()[0];
+        let late = world.comes_for(2, "b");
+        world.settles_some(events);
+        world.freezes(at);
+        world.runs(3 * LONG_MS);
+        world.thaws(at);
+        world.says(late, "again");
+        world.says(first[0], "all");
+        world.runs(LONG_MS);
+        assert_eq!(world.runs_at().len(), 1, "{events}");
+        assert_ne!(world.runs_at()[0], at, "{events}");
+        assert!(heard(&world, late, "again"), "{events}: {:?}", world.heard(late));
+        for client in &first {
+            assert!(heard(&world, *client, "all"), "{events}: {:?}", world.heard(*client));
+        }
+        is_one_history(&world, &first);
+        is_one_history(&world, &[late]);
+        assert_eq!(world.ended(late), None);
     }
 }
