@@ -374,7 +374,7 @@ impl Backups {
     /// The store has another record than the one that was claimed from. True if this edge may still claim: the primary's claim which it has
     /// announced has not arrived, or has arrived just now.
     ///
-    /// While the store has an older record of the primary that names no backup, everything that has left is here: the primary announces
+    /// While the store has an older record of the primary that names no other backup, everything that has left is here: the primary announces
     /// this edge when that is so, and releases nothing that is not confirmed here until it knows that its claim is decided. Of its claim
     /// and that of this edge, both from the older record, one is lost.
     pub(crate) fn may_claim_from(&mut self, now_ns: u64, name: GroupId, holder: &Claimed) -> bool {
@@ -382,13 +382,15 @@ impl Backups {
         let Some(record) = &group.record else { return false };
         let is_older = holder.generation.count < record.generation.count;
         let has_arrived = holder == record && group.instead.is_some();
+        // Also if the primary claims again what it has, before its backup is handed the group.
+        let names_no_other = holder.backup.is_none() || holder.backup == record.backup;
         if !is_older && !has_arrived {
             return false;
         }
         group.asked = None;
         if has_arrived {
             group.instead = None;
-        } else if holder.primary == group.primary && holder.backup.is_none() {
+        } else if holder.primary == group.primary && names_no_other {
             group.instead = Some(Some(holder.clone()));
         } else {
             // It was put back. The next question comes later.

@@ -46,6 +46,15 @@ fn a_claim_that_was_announced_and_not_written_is_claimed_over() {
 }
 
 #[test]
+fn a_claim_that_was_to_be_renewed_is_claimed_over() {
+    let mut backups = asked();
+    claims(&mut backups, 0);
+    let before = claimed(3, "a", Some("b"));
+    assert!(backups.may_claim_from(0, GROUP, &before));
+    assert_eq!(claims(&mut backups, 0), Some(Some(before)));
+}
+
+#[test]
 fn the_first_claim_of_a_group_that_arrives_late_is_claimed_from() {
     let mut backups = asked();
     claims(&mut backups, 0);
