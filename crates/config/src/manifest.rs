@@ -205,7 +205,8 @@ impl Written {
         let written = protect(source, self.protect.as_ref(), shared)?;
         let protection = stand_by(source, written, self.standby.as_ref())?;
         let epoch = epoch::resolve(source, self.epoch, (protection, shared))?;
-        let slots = keys::resolve(source, (self.key.as_ref(), self.slots.as_ref()), shared && epoch.is_some())?;
+        let slots =
+            keys::resolve(source, (self.key.as_ref(), self.slots.as_ref()), shared && epoch.is_some())?;
         if let Some(epoch) = &epoch {
             self.keep.suits_epochs(source, protection, epoch.form)?;
         }

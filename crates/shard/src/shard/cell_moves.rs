@@ -146,7 +146,9 @@ impl Shard {
 
     /// Whether a client's hello is looked at while the edge stops: its shared cell is elsewhere, or about to be.
     pub(super) fn may_ask_for_cell(&self, hello: &Hello) -> bool {
-        let Some(Ok(wanted)) = self.app_of_cells(hello).map(|app| Wanted::by(hello, app)) else { return false };
+        let Some(Ok(wanted)) = self.app_of_cells(hello).map(|app| Wanted::by(hello, app)) else {
+            return false;
+        };
         let moves = |id: SessionId| self.sessions.get(id).is_some_and(|session| session.moving.is_some());
         self.cell_here(wanted).is_none_or(moves)
     }

@@ -1,7 +1,8 @@
 //! One cell that many clients share, with a backup. They come, go, stall and vanish.
 
 use super::{
-    Fault, FaultKind, FaultTarget, Load, MS, Moment, On, Plan, S, Script, Service, US, Visit, When, script,
+    Absence, Fault, FaultKind, FaultTarget, Load, MS, Moment, On, Plan, S, Script, Service, US, Visit, When,
+    script,
 };
 use crate::random::Random;
 use marram_shard::api::{App, BackupForm, CheckpointHolder, EpochSettings, Protect};
@@ -63,10 +64,64 @@ pub(super) fn prepare(plan: &mut Plan) {
         ..like.clone()
     };
     plan.apps.push(app);
+    move_it(plan);
     lose_copies(plan, skips);
     (plan.poison, plan.recorder, plan.datagrams) = (None, None, [false; 2]);
     // A shard that is full refuses further clients, as its operator wishes.
     plan.shard_memory_max = 0;
+}
+
+/// In nearly all halls an operator moves the cell, or its edge stops, while its clients talk. In most of these nothing else happens before, and
+/// in half of them something does at the hand-over.
+fn move_it(plan: &mut Plan) {
+    let mut random = Random::new(plan.seed, 205);
+    let random = &mut random;
+    if !random.percent(90) {
+        return;
+    }
+    let others = plan.shards.len() as u64 - 1;
+    let to = |by, cancel_ns| FaultKind::Move { place: FaultTarget::Owner, by, cancel_ns, replaces: false };
+    for _ in 0..random.between(3, 6) {
+        let delay_ns = if random.percent(30) { 0 } else { random.magnitude(MS, 3 * S) };
+        let when = On { moment: Moment::Message, skip: random.below(40), delay_ns };
+        let cancel_ns = random.percent(2).then(|| random.magnitude(10 * US, 20 * MS));
+        if random.percent(25) {
+            let kind = FaultKind::Drain { place: FaultTarget::Owner, for_ns: random.between(S, 3 * S) };
+            plan.moves.push(Fault { when, kind });
+        } else {
+            // One of the other edges is its backup.
+            plan.moves.extend((1..=others).map(|by| Fault { when, kind: to(by, cancel_ns) }));
+        }
+    }
+    if random.percent(75) {
+        plan.faults.clear();
+        plan.first.kind = to(others, None);
+        if let Some(coordinator) = &mut plan.witness {
+            coordinator.away.clear();
+            coordinator.losses = None;
+        }
+    }
+    if random.percent(50) {
+        let delay_ns = if random.percent(60) { 0 } else { random.magnitude(US, 10 * MS) };
+        let when = On { moment: Moment::HandedOver, skip: random.below(2), delay_ns };
+        plan.moves.push(Fault { when, kind: disturbance(random, plan.agents()) });
+    }
+}
+
+/// What happens at a hand-over, mostly for longer than a backup has to take the cell.
+fn disturbance(random: &mut Random, agents: usize) -> FaultKind {
+    let for_ns = if random.percent(60) { random.between(700 * MS, 2 * S) } else { random.magnitude(MS, S) };
+    let place = random.pick(&[FaultTarget::Here, FaultTarget::Standby, FaultTarget::Standby]);
+    match random.below(100) {
+        0..30 => FaultKind::CrashEdge { place, loud: random.percent(70), for_ns },
+        30..65 => FaultKind::FreezeEdge { place, for_ns },
+        65..75 => FaultKind::Drain { place, for_ns: for_ns + S },
+        75..90 => {
+            let absence = random.pick(&[Absence::Frozen, Absence::Cut, Absence::Dead]);
+            FaultKind::CoordinatorAway { absence, for_ns }
+        }
+        _ => FaultKind::CutWires { agent: random.index(agents), place },
+    }
 }
 
 /// The standby of some halls, and what it gets, as manifests have it.

@@ -254,6 +254,10 @@ pub enum Rare {
     JoinLost,
     /// The backup of a hall was promoted.
     HallPromoted,
+    /// A hall was handed over to its backup.
+    HallHandedOver,
+    /// A hall was handed over, its backup did not claim it, and it went on where it was.
+    HallStayed,
     /// An edge that took a hall's slot found that another one had it.
     SlotRaceLost,
     /// An edge that took a hall's slot got no answer.
@@ -269,7 +273,7 @@ pub enum Rare {
 impl Rare {
     /// All rare states, in order. A state that is missing here has no place in `Counts`, and
     /// counting it would panic.
-    pub const ALL: [Self; 128] = [
+    pub const ALL: [Self; 130] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -393,6 +397,8 @@ impl Rare {
         Self::PortAskedByBoth,
         Self::JoinLost,
         Self::HallPromoted,
+        Self::HallHandedOver,
+        Self::HallStayed,
         Self::SlotRaceLost,
         Self::SlotAnswerLost,
         Self::HallResigned,

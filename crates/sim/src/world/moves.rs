@@ -18,8 +18,15 @@ const CANCEL_TAG: u64 = 1 << 38;
 /// Tag of a question what the moves would be.
 const PLAN_TAG: u64 = 1 << 39;
 /// What a refusal says, in part. Any other one would be an error.
-const EXPLAINED: [&str; 6] =
-    ["already", "try again", "not connected", "being recorded", "asks for a standby", "cell = \"shared\""];
+const EXPLAINED: [&str; 7] = [
+    "already",
+    "try again",
+    "not connected",
+    "being recorded",
+    "asks for a standby",
+    "cell = \"shared\"",
+    "a shared cell",
+];
 /// The same for what the other edge says, or for its silence.
 const EXPLAINED_THERE: [&str; 7] = [
     "did not answer in time",
@@ -122,6 +129,8 @@ impl World {
                 self.assigned.insert(over.session);
             }
         }
+        self.watch.count_if(Rare::HallHandedOver, is_moved && self.plan.has_hall());
+        self.watch.count_if(Rare::HallStayed, over.why.contains("its backup did not take it over"));
         self.watch.count_if(Rare::Moved, is_moved);
         self.watch.count_if(Rare::MoveFailed, !is_moved);
         let is_strict = self.watch.is_strict(over.session);

@@ -377,6 +377,9 @@ impl Backups {
     /// While the store has an older record of the primary that names no other backup, everything that has left is here: the primary announces
     /// this edge when that is so, and releases nothing that is not confirmed here until it knows that its claim is decided. Of its claim
     /// and that of this edge, both from the older record, one is lost.
+    ///
+    /// The same holds for the record that follows, if it names the same two edges: the primary has claimed again what it had, and this edge
+    /// has not heard of that. No other claim was between them, so the primary never ran alone or with another backup.
     pub(crate) fn may_claim_from(&mut self, now_ns: u64, name: GroupId, holder: &Claimed) -> bool {
         let Some(group) = self.by_name.get_mut(&name) else { return false };
         let Some(record) = &group.record else { return false };
@@ -384,7 +387,11 @@ impl Backups {
         let has_arrived = holder == record && group.instead.is_some();
         // Also if the primary claims again what it has, before its backup is handed the group.
         let names_no_other = holder.backup.is_none() || holder.backup == record.backup;
-        if !is_older && !has_arrived {
+        let is_renewed = holder.generation.count == record.generation.count + 1
+            && holder.primary == group.primary
+            && holder.backup.is_some()
+            && holder.backup == record.backup;
+        if !is_older && !has_arrived && !is_renewed {
             return false;
         }
         group.asked = None;

@@ -12,9 +12,9 @@ use marram_session::{
 };
 use marram_shard::{
     api::{
-        App, AppName, ClaimAnswer, Configure, Destination, EpochSettings, FromShard, GroupClaim, Kill, MoveSession,
-        MoveWish, Now, Protect, ReplicationPolicy, ShardInput, ShardOutput, ShardWireId, SlotAnswer,
-        SlotQuery, ToShard,
+        App, AppName, ClaimAnswer, Configure, Destination, EpochSettings, FromShard, GroupClaim, Kill,
+        MoveSession, MoveWish, Now, Protect, ReplicationPolicy, ShardInput, ShardOutput, ShardWireId,
+        SlotAnswer, SlotQuery, ToShard,
     },
     coordinator::{SlotHeld, SlotName, SlotRecord, contents::Claimed},
     shard::Shard,

@@ -55,6 +55,21 @@ fn a_claim_that_was_to_be_renewed_is_claimed_over() {
 }
 
 #[test]
+fn a_claim_that_was_renewed_unheard_is_claimed_over() {
+    let mut backups = asked();
+    claims(&mut backups, 0);
+    let next = claimed(5, "a", Some("b"));
+    assert!(backups.may_claim_from(0, GROUP, &next));
+    assert_eq!(claims(&mut backups, 0), Some(Some(next)));
+    // Between these the primary may have run alone, and it may do so now.
+    for other in [claimed(6, "a", Some("b")), claimed(5, "a", Some("c")), claimed(5, "c", Some("b"))] {
+        let mut backups = asked();
+        claims(&mut backups, 0);
+        assert!(!backups.may_claim_from(0, GROUP, &other));
+    }
+}
+
+#[test]
 fn the_first_claim_of_a_group_that_arrives_late_is_claimed_from() {
     let mut backups = asked();
     claims(&mut backups, 0);
