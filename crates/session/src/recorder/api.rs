@@ -33,6 +33,7 @@ pub struct RecorderConfig {
 
 /// An event.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(clippy::large_enum_variant, reason = "nearly all of them are the large one")]
 pub enum RecorderInput {
     /// A wire that [`RecorderOutput::Dial`] requested is up: connected, encrypted and authenticated as configured.
     WireUp {
