@@ -43,6 +43,7 @@ pub enum Dialing {
 }
 
 /// What happened to a wire that was dialled.
+#[allow(clippy::large_enum_variant, reason = "nearly all of them are the large one")]
 pub enum WireInput {
     /// Its handshake is complete.
     Up(WireId, Target),
