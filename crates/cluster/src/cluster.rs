@@ -183,6 +183,18 @@ impl TestCluster {
         self.edges.iter_mut().try_for_each(|edge| edge.wait_ready(&self.directory, &self.logs, start))
     }
 
+    /// The power of these edges is back: starts them with what is on their disks, and waits until they are ready.
+    ///
+    /// # Errors
+    /// If one does not start.
+    pub fn power_on(&mut self, edges: &[usize]) -> anyhow::Result<()> {
+        let start = self.logs.end();
+        for index in edges {
+            self.edges[*index].start_again(&self.directory, &self.logs)?;
+        }
+        edges.iter().try_for_each(|index| self.edges[*index].wait_ready(&self.directory, &self.logs, start))
+    }
+
     /// The edges' own addresses, which agents are given unless a relay is in between.
     #[must_use]
     pub fn edge_addresses(&self) -> Vec<SocketAddr> {

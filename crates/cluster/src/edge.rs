@@ -1,4 +1,4 @@
-//! One edge that can be killed, stopped, woken and restarted, each time with an empty directory.
+//! One edge that can be killed, stopped, woken and restarted, mostly with an empty directory.
 
 use super::log_collector::LogCollector;
 use super::namespace::Namespace;
@@ -42,6 +42,8 @@ pub struct TestEdge {
     settings: Settings,
     /// How often it was started.
     lives: u32,
+    /// How often its power came back in this life.
+    returns: usize,
     process: Option<TestProcess>,
     /// The output of each shard in which one bit is flipped in its next life.
     sabotage: Option<u64>,
@@ -64,6 +66,7 @@ impl TestEdge {
             admin,
             settings,
             lives: 0,
+            returns: 0,
             process: None,
             sabotage: None,
             whole: false,
@@ -87,9 +90,10 @@ impl TestEdge {
     /// for the end of another.
     #[must_use]
     pub fn who(&self) -> String {
+        let returns = "+".repeat(self.returns);
         match self.lives {
-            lives @ ..=4 => format!("{}{}", self.name, "'".repeat(lives.saturating_sub(1) as usize)),
-            lives => format!("{}'{lives}", self.name),
+            lives @ ..=4 => format!("{}{}{returns}", self.name, "'".repeat(lives.saturating_sub(1) as usize)),
+            lives => format!("{}'{lives}{returns}", self.name),
         }
     }
 
@@ -144,17 +148,33 @@ impl TestEdge {
     /// If it cannot be started.
     pub fn start(&mut self, place: &TempDir, logs: &LogCollector, extra: &str) -> anyhow::Result<()> {
         self.kill();
-        self.lives += 1;
+        (self.lives, self.returns) = (self.lives + 1, 0);
         let directory = self.directory();
         if self.lives > 1 {
             let old = place.path().join(format!("{}-{}", self.name, self.lives - 1));
             std::fs::remove_dir_all(&old).with_context(|| format!("cannot remove {}", old.display()))?;
         }
-        let config = place.write(&format!("{directory}/edge.toml"), self.config(place.path(), extra)?)?;
+        place.write(&format!("{directory}/edge.toml"), self.config(place.path(), extra)?)?;
         if let Some(images) = &self.settings.images {
             images.lend(&self.images(place))?;
         }
-        let errors = place.path().join(format!("{directory}.stderr"));
+        self.launch(place, logs)
+    }
+
+    /// Starts a process with the name, configuration and disk of the last one, without waiting for it: its power is back.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn start_again(&mut self, place: &TempDir, logs: &LogCollector) -> anyhow::Result<()> {
+        self.kill();
+        self.returns += 1;
+        self.launch(place, logs)
+    }
+
+    fn launch(&mut self, place: &TempDir, logs: &LogCollector) -> anyhow::Result<()> {
+        let directory = self.directory();
+        let config = place.path().join(&directory).join("edge.toml");
+        let errors = place.path().join(format!("{directory}{}.stderr", "+".repeat(self.returns)));
         let program = &self.settings.program;
         let mut command = match &self.namespace {
             Some(namespace) => namespace.command(program),

@@ -11,7 +11,7 @@ use serde_json::Value;
 use std::net::SocketAddr;
 
 /// How a hall is protected: with epochs of this table, or with a standby.
-fn epochs(table: &str) -> String {
+pub(super) fn epochs(table: &str) -> String {
     format!("protect = \"epoch\"\n[epoch]\n{table}\n")
 }
 
@@ -23,14 +23,14 @@ fn standby(kind: &str) -> String {
 const SOME: u64 = 5;
 
 /// Edges with the hall, and the guests of two agents.
-struct Hall {
-    world: World,
+pub(super) struct Hall {
+    pub(super) world: World,
     agents: [SocketAddr; 2],
-    guests: Vec<Guest>,
+    pub(super) guests: Vec<Guest>,
 }
 
 impl Hall {
-    fn new(purpose: &'static str, timeouts: &str, protection: &str) -> Self {
+    pub(super) fn new(purpose: &'static str, timeouts: &str, protection: &str) -> Self {
         let rest = format!("cell = \"shared\"\n{protection}");
         let mut world = World::with_app(layout(purpose, 3, timeouts), 3, ("hall", &rest));
         let agents = [(); 2].map(|()| free_address().unwrap());
@@ -45,7 +45,7 @@ impl Hall {
     }
 
     /// As many guests more, at both agents.
-    fn join(&mut self, count: usize) {
+    pub(super) fn join(&mut self, count: usize) {
         for _ in 0..count {
             let seed = self.guests.len();
             self.guests.push(Guest::start(self.agents[seed % 2], seed as u64));
@@ -53,14 +53,14 @@ impl Hall {
     }
 
     /// Waits until all guests have heard of more that they said.
-    fn hear(&self) {
+    pub(super) fn hear(&self) {
         let why =
             || format!("{:?}\n{}", self.world.seen_by(&self.world.all()), self.world.cluster.logs.tail(400));
         self.guests.iter().for_each(|guest| guest.hear(SOME, why));
     }
 
     /// The cell, once it has a backup.
-    fn backed(&self) -> Seen {
+    pub(super) fn backed(&self) -> Seen {
         self.world.backed(1).into_values().next().unwrap()
     }
 
@@ -269,7 +269,7 @@ fn replays(file: &str) {
 
 #[test]
 fn a_hall_is_recorded_while_it_goes_on_and_runs_to_the_same_state() {
-    let mut hall = Hall::new("hall-record", support::UNSUSPECTING, "every = \"1ms\"");
+    let mut hall = Hall::new("hall-record", support::UNSUSPECTING, &epochs("every = \"1ms\""));
     hall.join(3);
     hall.hear();
     let before = hall.backed();

@@ -6,6 +6,7 @@ mod gates;
 mod guests;
 mod hall;
 mod kills;
+mod lost;
 mod moves;
 mod policies;
 mod world;
