@@ -33,11 +33,13 @@ const LINES_SHOWN: usize = 80;
 /// The run stops after this many failures.
 const FAILURES_MAX: usize = 20;
 
-const USAGE: &str = "usage: marram-sim [SEED | --from SEED --count N] [--first] [--verbose]
+const USAGE: &str =
+    "usage: marram-sim [SEED | --from SEED --count N | --seeds SEED,SEED] [--first] [--verbose]
        marram-sim mutants [--only TEXT] [--slow]
   without arguments: the saved seeds and 10,000 more
   SEED               that seed alone, with everything that happened
   --from --count     so many seeds from that one on
+  --seeds            these seeds
   --first            stop at the first failure
   --verbose          of one seed, all events; of many, what each failed seed did last
   --wasm             with the Wasm machine beside the fake (feature `wasm`)
@@ -49,6 +51,7 @@ struct Arguments {
     seed: Option<u64>,
     from: Option<u64>,
     count: Option<u64>,
+    seeds: Vec<u64>,
     first: bool,
     verbose: bool,
     mutants: bool,
@@ -86,6 +89,11 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
         match word.as_str() {
             "--from" => arguments.from = Some(number(words.next())?),
             "--count" => arguments.count = Some(number(words.next())?),
+            "--seeds" => {
+                let seeds = words.next().unwrap_or_default();
+                arguments.seeds =
+                    seeds.split(',').map(|seed| number(Some(seed.into()))).collect::<Result<_, _>>()?;
+            }
             "--first" => arguments.first = true,
             "--verbose" => arguments.verbose = true,
             #[cfg(feature = "wasm")]
@@ -124,14 +132,23 @@ fn show(seed: u64, verbose: bool) -> bool {
     failed == 0
 }
 
-/// Runs the saved seeds and fresh ones; with `--from`, only the range.
-fn many(arguments: &Arguments) -> bool {
-    let begun = Instant::now();
+/// The seeds that were asked for: a list, a range, or the saved ones and fresh ones. With the number of fresh ones.
+fn chosen(arguments: &Arguments) -> (Vec<u64>, u64) {
+    if !arguments.seeds.is_empty() {
+        return (arguments.seeds.clone(), 0);
+    }
     let count = arguments.count.unwrap_or(if arguments.from.is_some() { 1_000 } else { FRESH });
     let from = arguments.from.unwrap_or(0);
     let saved = SAVED.lines().filter_map(|line| line.split_whitespace().next()?.parse().ok());
     let mut seeds: Vec<u64> = if arguments.from.is_none() { saved.collect() } else { Vec::new() };
     seeds.extend(from..from.saturating_add(count));
+    (seeds, count)
+}
+
+/// Runs many seeds.
+fn many(arguments: &Arguments) -> bool {
+    let begun = Instant::now();
+    let (seeds, count) = chosen(arguments);
     let tally = batch::run_all(&seeds, if arguments.first { 1 } else { FAILURES_MAX });
     for failure in &tally.failures {
         println!("seed {} FAILED: {}", failure.seed, failure.violations.join("; "));

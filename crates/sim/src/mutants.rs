@@ -9,11 +9,14 @@
 //!
 //! ```text
 //! mutations/named.txt --named--> edits --patch--> files with switches --workshop--> one program
-//! MARRAM_MUTANT=7 target/mutants/.../marram-sim --first --from 7000000 --count 250  -> FAILED or not
+//! MARRAM_MUTANT=trace target/mutants/.../marram-sim --from 7000000 --count 250  -> which seeds reach which mutation
+//! MARRAM_MUTANT=7 target/mutants/.../marram-sim --first --seeds 7000003,7000041  -> FAILED or not
 //! ```
+//! Only the seeds that reach a mutation are run with it: the others would run as without it.
 
 mod named;
 mod patch;
+mod switch;
 #[cfg(test)]
 mod tests;
 mod workshop;
@@ -30,6 +33,7 @@ use std::{
     thread,
     time::Instant,
 };
+use switch::Reached;
 use workshop::{Verdict, Workshop};
 
 /// A named mutation must be caught within this many fresh seeds: saved seeds alone say nothing about future bugs.
@@ -106,10 +110,7 @@ fn is_unchanged(workshop: &Workshop) -> io::Result<()> {
             )));
         }
     }
-    match workshop.run(0, &["--first", "--count", "500"])? {
-        Verdict::Survived => Ok(()),
-        verdict => Err(io::Error::other(format!("without a mutation, seeds fail: {verdict}"))),
-    }
+    Ok(())
 }
 
 /// Runs fresh seeds with each mutation until one fails, and the saved seeds if none does. Returns how many fresh seeds missed.
@@ -131,10 +132,13 @@ fn try_all(workshop: &Workshop, chosen: &[&Mutation]) -> io::Result<usize> {
         }
         // The last round of one that is not slow goes a little further.
         let count = round.min(FRESH_FROM + FRESH_SEEDS_SLOW - next);
-        let (first, count_words) = (next.to_string(), count.to_string());
+        let reached = workshop.reached(next, count)?;
         let verdicts = on_all_cores(&left, |mutation| {
-            let verdict =
-                workshop.run(mutation.number, &["--first", "--from", &first, "--count", &count_words])?;
+            let seeds = that_reach(mutation, &reached);
+            if seeds.is_empty() {
+                return Ok(Verdict::Survived);
+            }
+            let verdict = workshop.run(mutation.number, &["--first", "--seeds", &seeds])?;
             if verdict != Verdict::Survived {
                 report(mutation, &verdict);
             }
@@ -152,6 +156,12 @@ fn try_all(workshop: &Workshop, chosen: &[&Mutation]) -> io::Result<usize> {
         report(mutation, &verdict);
     }
     Ok(survivors.len())
+}
+
+/// The seeds that reach a mutation, as an argument of `marram-sim`.
+fn that_reach(mutation: &Mutation, reached: &[Reached]) -> String {
+    let reaching = reached.iter().filter(|it| it.mutations.contains(&mutation.number));
+    reaching.map(|it| it.seed.to_string()).collect::<Vec<_>>().join(",")
 }
 
 /// Does something for each, in several threads; the results are in order.

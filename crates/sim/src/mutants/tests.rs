@@ -3,7 +3,7 @@
 use super::{
     named::{self, Named},
     patch::{self, Patched},
-    read, root, workshop,
+    read, root, switch, workshop,
 };
 
 /// An entry for the file `a.rs`.
@@ -38,9 +38,21 @@ fn every_entry_fits_the_sources() {
 }
 
 #[test]
-fn the_limit_that_the_copy_lowers_is_where_it_was() {
-    let [file, text, _] = workshop::HANG;
-    assert!(std::fs::read_to_string(root().join(file)).unwrap().contains(text), "adapt HANG of workshop.rs");
+fn what_the_copy_changes_in_the_simulator_is_where_it_was() {
+    for [file, text, _] in switch::SIMULATOR {
+        let source = std::fs::read_to_string(root().join(file)).unwrap();
+        assert_eq!(source.matches(text).count(), 1, "`{text}`: adapt SIMULATOR of switch.rs");
+    }
+}
+
+#[test]
+fn a_run_says_which_mutations_its_seeds_reach() {
+    let output = "seed 8 reached 2,170\nseed 7 reached \nseed 9 FAILED: E1: no\n8 passed, 1 failed\n";
+    let reached: Vec<_> = switch::reached(output).into_iter().map(|it| (it.seed, it.mutations)).collect();
+    assert_eq!(reached, [(7, vec![]), (8, vec![2, 170])]);
+    for word in [switch::VARIABLE, switch::TRACE] {
+        assert!(switch::SOURCE.contains(&format!("\"{word}\"")), "{word}");
+    }
 }
 
 #[test]

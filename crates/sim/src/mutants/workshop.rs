@@ -8,18 +8,20 @@
 //!   target/          built once, incrementally the next time
 //!   logs/            output of the runs in progress
 //! ```
-//! The mutation is chosen by an environment variable at run time. Reading it costs an atomic load
+//! The mutation is chosen by an environment variable at run time (`switch`). Reading it costs an atomic load
 //! per switch, in release mode.
 
 use super::{
     named::{self, Edit, Named},
     patch::{self, Patched},
+    switch::{self, Reached},
 };
 use std::{
     collections::BTreeMap,
     fmt, fs, io,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
+    sync::atomic::{AtomicU64, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -33,27 +35,8 @@ const MEMBERS: [&str; 6] = [
     "cells/testing/chain/algo",
     "cells/testing/hall/algo",
 ];
-/// The file with the switch: every crate with mutations uses its crate, or is it.
-const SWITCH_FILE: &str = "crates/wire/src/lib.rs";
-/// Added to that file: whether the mutation of this number is selected.
-const SWITCH: &str = "
-extern crate self as marram_wire;
-extern crate std;
-
-#[doc(hidden)]
-pub fn mutant(number: u32) -> bool {
-    static SELECTED: std::sync::LazyLock<Option<u32>> =
-        std::sync::LazyLock::new(|| std::env::var(\"MARRAM_MUTANT\").ok()?.parse().ok());
-    *SELECTED == Some(number)
-}
-";
 /// The simulator's manifest.
 const MANIFEST: &str = "crates/sim/Cargo.toml";
-/// Tells the simulator of the copy which mutation to select; 0 for none.
-const SELECTED: &str = "MARRAM_MUTANT";
-/// In the copy, a hang inside one step is noticed sooner: file, text, replacement.
-pub(super) const HANG: [&str; 3] =
-    ["crates/sim/src/batch.rs", "Duration::from_secs(180)", "Duration::from_secs(20)"];
 /// If a run takes longer, the mutant hangs, and so is caught.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Interval at which a running mutant is checked.
@@ -89,6 +72,8 @@ impl fmt::Display for Verdict {
 pub(super) struct Workshop {
     /// Absolute, or relative to the working directory, as the root that was given.
     copy: PathBuf,
+    /// Runs so far: each has a file of its own for its output.
+    runs: AtomicU64,
 }
 
 impl Workshop {
@@ -97,7 +82,7 @@ impl Workshop {
     /// # Errors
     /// If the copy cannot be written, or if mutations do not fit the sources or do not compile: which, and what to do.
     pub(super) fn open(root: &Path, named: &Named) -> io::Result<Self> {
-        let workshop = Self { copy: root.join("target/mutants") };
+        let workshop = Self { copy: root.join("target/mutants"), runs: AtomicU64::new(0) };
         let patched = patch_all(root, &named.edits)?;
         for member in MEMBERS {
             workshop.copy_tree(root, Path::new(member), &patched)?;
@@ -110,12 +95,12 @@ impl Workshop {
         Ok(workshop)
     }
 
-    /// Runs the simulator with a mutation. Without one for number 0.
+    /// Runs the simulator with a mutation.
     ///
     /// `arguments` are those of `marram-sim`. A seed that fails, a process that dies and one that
     /// hangs all count as caught: any of them would be noticed.
     pub(super) fn run(&self, number: u32, arguments: &[&str]) -> io::Result<Verdict> {
-        let (status, log) = self.output(number, arguments)?;
+        let (status, log) = self.output(&number.to_string(), arguments)?;
         let Some(status) = status else { return Ok(Verdict::Caught("hangs".into())) };
         // Too low coverage of rare states says nothing about a mutation.
         let words = log.lines().find(|line| line.contains("FAILED"));
@@ -128,18 +113,37 @@ impl Workshop {
     ///
     /// `None` if the run printed none, because it failed before its end.
     pub(super) fn hash_of(&self, seed: u64) -> io::Result<Option<u64>> {
-        let (_, log) = self.output(0, &[&seed.to_string()])?;
+        let (_, log) = self.output("0", &[&seed.to_string()])?;
         let hash = log.lines().rev().find_map(|line| line.rsplit_once(", trace ")).map(|(_, hash)| hash);
         Ok(hash.and_then(|hash| u64::from_str_radix(hash, 16).ok()))
     }
 
+    /// Runs seeds without a mutation: which mutations each of them reaches.
+    ///
+    /// # Errors
+    /// If a seed fails. With a mutation it would fail too, which would say nothing about the mutation.
+    pub(super) fn reached(&self, from: u64, count: u64) -> io::Result<Vec<Reached>> {
+        let (from, count) = (from.to_string(), count.to_string());
+        let (_, log) = self.output(switch::TRACE, &["--from", &from, "--count", &count])?;
+        let failed: Vec<&str> = log.lines().filter(|line| line.contains("FAILED")).collect();
+        let reached = switch::reached(&log);
+        if failed.is_empty() && reached.len().to_string() == count {
+            return Ok(reached);
+        }
+        Err(io::Error::other(format!(
+            "without a mutation, {} of {count} seeds from {from} on ended, and these failed:\n{}",
+            reached.len(),
+            failed.join("\n")
+        )))
+    }
+
     /// How a run exited, nothing if it was killed, and what it wrote.
-    fn output(&self, number: u32, arguments: &[&str]) -> io::Result<(Option<ExitStatus>, String)> {
+    fn output(&self, selected: &str, arguments: &[&str]) -> io::Result<(Option<ExitStatus>, String)> {
         let mut command = Command::new(self.copy.join("target/release/marram-sim"));
-        command.args(arguments).env(SELECTED, number.to_string());
-        // A file, not a pipe: nothing reads while it runs. Runs at the same time have other mutations or other seeds.
-        let name = format!("{number}{}", arguments.join("").replace("--", "-"));
-        let path = self.copy.join("logs").join(name);
+        command.args(arguments).env(switch::VARIABLE, selected);
+        // A file, not a pipe: nothing reads while it runs.
+        let run = self.runs.fetch_add(1, Ordering::Relaxed);
+        let path = self.copy.join("logs").join(format!("{selected}-{run}"));
         let mut child = command.stdout(fs::File::create(&path)?).stderr(Stdio::null()).spawn()?;
         let status = wait(&mut child)?;
         let log = fs::read_to_string(&path)?;
@@ -184,12 +188,14 @@ impl Workshop {
                 None => fs::read(entry.path())?,
             };
             match path.to_str() {
-                Some(SWITCH_FILE) => bytes.extend_from_slice(SWITCH.as_bytes()),
+                Some(switch::FILE) => bytes.extend_from_slice(switch::SOURCE.as_bytes()),
                 Some(MANIFEST) => bytes = without_wasm(&String::from_utf8_lossy(&bytes)).into_bytes(),
-                Some(path) if path == HANG[0] => {
-                    bytes = String::from_utf8_lossy(&bytes).replace(HANG[1], HANG[2]).into_bytes();
+                Some(path) => {
+                    for [_, from, to] in switch::SIMULATOR.iter().filter(|[file, ..]| *file == path) {
+                        bytes = String::from_utf8_lossy(&bytes).replace(from, to).into_bytes();
+                    }
                 }
-                _ => {}
+                None => {}
             }
             self.write(&path, &bytes)?;
         }
