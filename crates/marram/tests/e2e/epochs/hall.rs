@@ -233,9 +233,13 @@ fn a_hall_goes_on_when_its_edge_is_stopped_in_order() {
         edge.terminate();
         edge.process().unwrap().wait().unwrap();
         edge.kill();
-        let late =
-            hall.world.cluster.logs.count(start, |event| event.text("message").starts_with("stopping with"));
-        assert_eq!(late, 0, "it waits for nothing");
+        let said = |words: &str| {
+            hall.world.cluster.logs.count(start, |event| event.text("message").starts_with(words))
+        };
+        assert_eq!(said("stopping with"), 0, "it waits for nothing");
+        let to = format!("moved to `{}`", hall.world.name(before.backup.unwrap()));
+        assert_eq!(said(&to), 1, "{}", hall.world.cluster.logs.tail(60));
+        hall.join(1);
         hall.hear();
         assert_eq!(Some(hall.backed().owner), before.backup);
         hall.world.restart(before.owner);
@@ -286,5 +290,29 @@ fn a_hall_is_recorded_while_it_goes_on_and_runs_to_the_same_state() {
     let listed = String::from_utf8(listed.stdout).unwrap();
     assert!(listed.contains("port 2 sends") && listed.contains("port 4 sends"), "{listed}");
     hall.hear();
+    hall.finish();
+}
+
+#[test]
+fn operators_move_a_hall_to_its_backup_and_back() {
+    const ROUNDS: usize = 6;
+    let mut hall = Hall::new("hall-moves", support::UNSUSPECTING, &epochs("every = \"1ms\""));
+    hall.join(4);
+    for round in 0..ROUNDS {
+        hall.hear();
+        let (cell, Seen { owner, backup, .. }) = hall.world.backed(1).into_iter().next().unwrap();
+        let backup = backup.unwrap();
+        let [to, third] = [backup, 3 - owner - backup].map(|edge| hall.world.name(edge));
+        let planned = hall.world.marram(owner, &["move", &cell, "--to", &to, "--dry-run"]);
+        assert!(planned.contains("would move"), "{planned}");
+        let edge = format!("http://{}", hall.world.cluster.edges[owner].admin());
+        let refused = marram().args(["move", &cell, "--to", &third, "--edge", &edge]).output().unwrap();
+        let said = String::from_utf8_lossy(&[refused.stdout, refused.stderr].concat()).into_owned();
+        assert!(said.contains(&format!("only to its backup, which is `{to}` now")), "{said}");
+        hall.world.marram(owner, &["move", &cell, "--to", &to]);
+        hall.join(1);
+        hall.hear();
+        assert_eq!(hall.backed().owner, backup, "round {round}");
+    }
     hall.finish();
 }
