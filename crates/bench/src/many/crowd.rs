@@ -1,4 +1,4 @@
-//! Clients of one cell, on one thread: some speak, and all check what they hear.
+//! Clients of one cell, or subscribers of one channel, on one thread: some speak, and all check what they hear.
 //!
 //! ```text
 //! message:  | number 8 | speaker 4 | when it was sent, in nanoseconds 8 | zeros |      64 B
@@ -6,6 +6,7 @@
 //! The cell sends each message to all clients, in one order. A speaker numbers its messages, so every client notices one that is missing,
 //! or that comes twice.
 
+use super::redis::{self, Publisher};
 use crate::{cpu, peer};
 use anyhow::Context;
 use mio::net::TcpStream;
@@ -14,7 +15,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-const SIZE: usize = 64;
+pub(super) const SIZE: usize = 64;
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 const EVENTS: usize = 1_024;
@@ -25,6 +26,8 @@ pub(super) struct Heard {
     pub(super) per_s: f64,
     /// Of each delivery.
     pub(super) waits_ms: Vec<f64>,
+    /// Of each client, the longest time between two of its deliveries.
+    pub(super) gaps_ms: Vec<f64>,
 }
 
 struct Client {
@@ -40,6 +43,10 @@ pub(super) struct Crowd {
     poll: Poll,
     events: Events,
     clients: Vec<Client>,
+    /// Of a channel: those who speak. Clients of a cell speak for themselves.
+    publishers: Vec<Publisher>,
+    /// Bytes before and behind each message that a client hears.
+    around: [usize; 2],
     /// Messages that each has said so far.
     said: Vec<u64>,
     begun: Instant,
@@ -79,23 +86,9 @@ impl Message {
 impl Crowd {
     /// Connects so many clients, one after the other, each of which says one message, which all hear.
     pub(super) fn join(address: SocketAddr, count: usize) -> anyhow::Result<Self> {
-        let (poll, events) = (Poll::new()?, Events::with_capacity(EVENTS));
-        let mut crowd = Self {
-            poll,
-            events,
-            clients: Vec::new(),
-            said: Vec::new(),
-            begun: Instant::now(),
-            lost: 0,
-            repeated: 0,
-        };
+        let mut crowd = Self::new()?;
         for number in 0..count {
-            let stream = peer::connect(address)?;
-            stream.set_nonblocking(true)?;
-            let mut stream = TcpStream::from_std(stream);
-            crowd.poll.registry().register(&mut stream, Token(number), Interest::READABLE)?;
-            crowd.clients.push(Client { stream, rest: Vec::new(), next: vec![None; count] });
-            crowd.said.push(0);
+            crowd.enter(peer::connect(address)?, count)?;
             crowd.say(number)?;
             // All that are here hear it.
             let mut missing = number + 1;
@@ -108,9 +101,48 @@ impl Crowd {
         Ok(crowd)
     }
 
+    /// Subscribes so many clients to a channel of Redis, of which so many speak.
+    pub(super) fn subscribe(address: SocketAddr, count: usize, speakers: usize) -> anyhow::Result<Self> {
+        let mut crowd = Self { around: redis::AROUND, ..Self::new()? };
+        for _ in 0..count {
+            crowd.enter(redis::subscribe(address)?, count)?;
+        }
+        for _ in 0..speakers.min(count) {
+            crowd.publishers.push(Publisher::connect(address)?);
+        }
+        Ok(crowd)
+    }
+
+    fn new() -> anyhow::Result<Self> {
+        Ok(Self {
+            poll: Poll::new()?,
+            events: Events::with_capacity(EVENTS),
+            clients: Vec::new(),
+            publishers: Vec::new(),
+            around: [0, 0],
+            said: Vec::new(),
+            begun: Instant::now(),
+            lost: 0,
+            repeated: 0,
+        })
+    }
+
+    /// One more client; there will be so many.
+    fn enter(&mut self, stream: std::net::TcpStream, count: usize) -> anyhow::Result<()> {
+        stream.set_nonblocking(true)?;
+        let mut stream = TcpStream::from_std(stream);
+        self.poll.registry().register(&mut stream, Token(self.clients.len()), Interest::READABLE)?;
+        self.clients.push(Client { stream, rest: Vec::new(), next: vec![None; count] });
+        self.said.push(0);
+        Ok(())
+    }
+
     fn say(&mut self, number: usize) -> anyhow::Result<()> {
         let message = Message { number: self.said[number], speaker: number, sent: self.begun.elapsed() };
         self.said[number] += 1;
+        if let Some(publisher) = self.publishers.get_mut(number) {
+            return publisher.say(&message.to_bytes());
+        }
         // One message is under way: the socket has room for it.
         self.clients[number].stream.write_all(&message.to_bytes()).context("a client cannot send")
     }
@@ -118,6 +150,7 @@ impl Crowd {
     /// Reads what has arrived, and tells which client got what.
     fn turn(&mut self, hears: &mut impl FnMut(usize, &Message)) -> anyhow::Result<()> {
         self.poll.poll(&mut self.events, Some(Duration::from_millis(100)))?;
+        let [before, behind] = self.around;
         let mut buffer = [0; READ];
         for event in &self.events {
             let at = event.token().0;
@@ -130,16 +163,21 @@ impl Crowd {
                     Err(error) => return Err(error).context("a client's connection broke"),
                 }
             }
-            let (whole, rest) = client.rest.as_chunks::<SIZE>();
-            for bytes in whole {
-                let message = Message::from_bytes(bytes);
+            let mut whole = client.rest.chunks_exact(before + SIZE + behind);
+            for bytes in &mut whole {
+                let (message, _) = bytes[before..].split_first_chunk().context("a message is whole")?;
+                let message = Message::from_bytes(message);
                 let next = client.next.get_mut(message.speaker).context("this was said by no client")?;
-                let expected = next.replace(message.number + 1).unwrap_or(message.number);
+                let expected = next.unwrap_or(message.number);
+                *next = Some(expected.max(message.number + 1));
                 self.lost += message.number.saturating_sub(expected);
-                self.repeated += expected.saturating_sub(message.number);
+                if message.number < expected {
+                    self.repeated += 1;
+                    continue;
+                }
                 hears(at, &message);
             }
-            client.rest = rest.to_vec();
+            client.rest = whole.remainder().to_vec();
         }
         Ok(())
     }
@@ -151,6 +189,8 @@ impl Crowd {
         let speakers = speakers.min(count);
         let begun = Instant::now();
         let (mut waits_ms, mut outstanding) = (Vec::new(), 0);
+        let mut heard: Vec<Option<Instant>> = vec![None; count];
+        let mut gaps_ms = vec![0_f64; count];
         for speaker in 0..speakers {
             self.say(speaker)?;
             outstanding += count;
@@ -162,11 +202,17 @@ impl Crowd {
             let before = waits_ms.len();
             self.turn(&mut |at, message| {
                 waits_ms.push(since.elapsed().saturating_sub(message.sent).as_secs_f64() * 1e3);
+                let now = Instant::now();
+                let gap = heard[at].replace(now).map_or(Duration::ZERO, |before| now - before);
+                gaps_ms[at] = gaps_ms[at].max(gap.as_secs_f64() * 1e3);
                 if at == message.speaker {
                     answered.push(at);
                 }
             })?;
-            outstanding -= waits_ms.len() - before;
+            let heard_now = waits_ms.len() - before;
+            let left = outstanding.checked_sub(heard_now);
+            let what = || format!("{heard_now} deliveries arrived, and {outstanding} were due");
+            outstanding = left.with_context(what)?;
             if waits_ms.len() > before {
                 last = Instant::now();
             }
@@ -177,6 +223,6 @@ impl Crowd {
         }
         #[expect(clippy::cast_precision_loss, reason = "a count")]
         let per_s = waits_ms.len() as f64 / last.duration_since(begun).as_secs_f64();
-        Ok(Heard { per_s, waits_ms })
+        Ok(Heard { per_s, waits_ms, gaps_ms })
     }
 }
