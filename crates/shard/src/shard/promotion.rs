@@ -36,7 +36,7 @@ impl Shard {
             self.groups.join(name, id, now.mono_ns);
             self.tell_group(now, id, name, out);
             if is_slot {
-                self.refuse_feed(now, id, "this edge goes on with the cell", out);
+                self.refuse_feed(now, id, "it goes on with the cell", out);
             } else {
                 self.with_owner(now, id, out, |owner, effects| owner.promote(now, effects));
             }

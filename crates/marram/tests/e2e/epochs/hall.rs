@@ -233,11 +233,10 @@ fn a_hall_goes_on_when_its_edge_is_stopped_in_order() {
         edge.terminate();
         edge.process().unwrap().wait().unwrap();
         edge.kill();
-        let said = |words: &str| {
-            hall.world.cluster.logs.count(start, |event| event.text("message").starts_with(words))
-        };
+        let said =
+            |words: &str| hall.world.cluster.logs.count(start, |event| event.text("message").contains(words));
         assert_eq!(said("stopping with"), 0, "it waits for nothing");
-        let to = format!("moved to `{}`", hall.world.name(before.backup.unwrap()));
+        let to = format!(": moved to `{}`", hall.world.name(before.backup.unwrap()));
         assert_eq!(said(&to), 1, "{}", hall.world.cluster.logs.tail(60));
         hall.join(1);
         hall.hear();
