@@ -43,8 +43,9 @@ pub const S: u64 = 1_000 * MS;
 
 /// Everything has ended by then, where agents have room.
 const HORIZON_NS: u64 = 150 * S;
-/// How long an agent waits for an edge that serves a session which has not begun.
-pub(crate) const EDGE_WAIT_NS: u64 = 40 * S;
+/// How long an agent waits for an edge that serves a session which has not begun. An edge asks the coordinator several times for a hall,
+/// and one request in eight is lost.
+pub(crate) const EDGE_WAIT_NS: u64 = 60 * S;
 
 /// The server's name in manifests.
 pub const SERVER: &str = "origin";
