@@ -17,8 +17,7 @@ impl Shard {
     pub(super) fn can_move_cell(&self, id: SessionId, to: &Destination) -> Result<(), String> {
         if !self.is_shared_cell(id) {
             return Err(
-                "the app has cell = \"shared\" without protect = \"epoch\": its cell stays on this edge"
-                    .into(),
+                "the app has cell = \"shared\" and protect = \"none\": its cell stays on this edge".into()
             );
         }
         if to.edge == self.config.edge {
