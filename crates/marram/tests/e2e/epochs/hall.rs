@@ -285,9 +285,6 @@ fn a_hall_is_recorded_while_it_goes_on_and_runs_to_the_same_state() {
     let (file, recorded) = record(&hall, before.backup.unwrap(), "second.marram");
     assert_eq!(recorded["checkpoints"], 1, "{recorded}");
     replays(&file);
-    let listed = marram().args(["replay", &file, "--list"]).output().unwrap();
-    let listed = String::from_utf8(listed.stdout).unwrap();
-    assert!(listed.contains("port 2 sends") && listed.contains("port 4 sends"), "{listed}");
     hall.hear();
     hall.finish();
 }
