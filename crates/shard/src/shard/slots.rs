@@ -49,7 +49,10 @@ impl Shard {
             if !hello.fresh || !self.is_over(now, cell) {
                 return Ok(cell);
             }
-            return self.begin_again(now, wanted, cell, out);
+            return match self.groups.of_session(cell) {
+                Some(group) => self.begin_in_group(now, wanted, (group, Some(cell)), out),
+                None => refuse(Code::Waiting, "the cell is gone"),
+            };
         }
         let slot = wanted.slot();
         match self.slots.look(now.mono_ns, slot) {
@@ -79,29 +82,25 @@ impl Shard {
             Look::Free => self.begin_cell(now, wanted, (slot, None), out),
             Look::Own(group) => {
                 // The last one has ended, or it is the first one of its key.
-                let cell = SessionId(self.random.bytes());
-                self.insert_cell(now, wanted, (cell, group), out)?;
-                self.open_cell(now, cell, out);
-                Err(Refusal::Held)
+                self.begin_in_group(now, wanted, (group, None), out)
             }
         }
     }
 
-    /// The last client of a cell of this key has left: another one begins in its place. The backup is fed that one before it is told that
-    /// the former has ended, so that it has a cell of the group at each moment.
-    fn begin_again(
+    /// Begins a cell in a group that has its slot, in the place of the former one of its key if there is one. The backup is fed the next
+    /// one before it is told that the former has ended, so that it has a cell of the group at each moment.
+    fn begin_in_group(
         &mut self,
         now: Now,
         wanted: Wanted<'_>,
-        former: SessionId,
+        (group, former): (GroupId, Option<SessionId>),
         out: &mut Vec<ShardOutput>,
     ) -> Result<SessionId, Refusal> {
-        let Some(group) = self.groups.of_session(former) else {
-            return refuse(Code::Waiting, "the cell is gone");
-        };
         let cell = SessionId(self.random.bytes());
         self.insert_cell(now, wanted, (cell, group), out)?;
-        self.end_unused(now, former, out);
+        if let Some(former) = former {
+            self.end_unused(now, former, out);
+        }
         self.open_cell(now, cell, out);
         Err(Refusal::Held)
     }

@@ -387,17 +387,16 @@ impl Backups {
         let has_arrived = holder == record && group.instead.is_some();
         // Also if the primary claims again what it has, before its backup is handed the group.
         let names_no_other = holder.backup.is_none() || holder.backup == record.backup;
-        let is_renewed = holder.generation.count == record.generation.count + 1
-            && holder.primary == group.primary
-            && holder.backup.is_some()
-            && holder.backup == record.backup;
+        let is_primarys = holder.primary == group.primary && names_no_other;
+        let follows = holder.generation.count == record.generation.count + 1;
+        let is_renewed = follows && is_primarys && holder.backup.is_some();
         if !is_older && !has_arrived && !is_renewed {
             return false;
         }
         group.asked = None;
         if has_arrived {
             group.instead = None;
-        } else if holder.primary == group.primary && names_no_other {
+        } else if is_primarys {
             group.instead = Some(Some(holder.clone()));
         } else {
             // It was put back. The next question comes later.

@@ -85,16 +85,23 @@ fn all_cells_of_a_slot_outlive_their_edge() {
     }
 }
 
+/// Two clients are in the cell of one key, and a third one has come for that of another key, so many events ago. Returns the first two,
+/// and that one.
+fn second_begins(events: usize) -> (World, Vec<usize>, usize) {
+    let mut world = World::with_keys(3, BackupForm::Log, 1);
+    let first = vec![world.joins_cell(0, "a"), world.joins_cell(1, "a")];
+    world.runs(LONG_MS);
+    let late = world.comes_for(2, "b");
+    world.settles_some(events);
+    (world, first, late)
+}
+
 #[test]
 fn a_cell_that_has_not_begun_at_the_backup_begins_there() {
     // The owner dies at each moment of the time in which a second cell of its slot begins.
     for events in 0..60 {
-        let mut world = World::with_keys(3, BackupForm::Log, 1);
-        let first = vec![world.joins_cell(0, "a"), world.joins_cell(1, "a")];
-        world.runs(LONG_MS);
+        let (mut world, first, late) = second_begins(events);
         let at = world.runs_at()[0];
-        let late = world.comes_for(2, "b");
-        world.settles_some(events);
         world.kills(at);
         world.runs(3 * LONG_MS);
         world.says(late, "again");
@@ -201,12 +208,8 @@ fn a_client_that_comes_back_after_its_cell_has_ended_is_told_so() {
 fn a_cell_that_an_edge_began_before_it_was_replaced_has_released_nothing() {
     // The owner is frozen at each moment of the time in which a second cell of its slot begins, and wakes when another edge has both.
     for events in (0..60).step_by(3) {
-        let mut world = World::with_keys(3, BackupForm::Log, 1);
-        let first = vec![world.joins_cell(0, "a"), world.joins_cell(1, "a")];
-        world.runs(LONG_MS);
+        let (mut world, first, late) = second_begins(events);
         let at = world.runs_at()[0];
-        let late = world.comes_for(2, "b");
-        world.settles_some(events);
         world.freezes(at);
         world.runs(3 * LONG_MS);
         world.thaws(at);
