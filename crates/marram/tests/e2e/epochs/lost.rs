@@ -34,7 +34,7 @@ fn say_lost<const N: usize>(world: &World, edges: [usize; N], counts: [u64; N]) 
     until(|| (said() == counts).then_some(()), || format!("{:?}\n{}", said(), world.cluster.logs.tail(60)));
 }
 
-/// `marram coordinator give-up hall` at an edge.
+/// `marram coordinator give-up hall` at an edge. It is asked again while the coordinator does not answer, as on a busy machine.
 fn give_up(world: &World, edge: usize, dead: &[String]) -> Output {
     let mut command = support::marram();
     command.args(["coordinator", "give-up", "hall"]);
@@ -42,7 +42,13 @@ fn give_up(world: &World, edge: usize, dead: &[String]) -> Output {
         command.args(["--dead", name]);
     });
     let at = format!("http://{}", world.cluster.edges[edge].admin());
-    command.args(["--edge", &at]).output().unwrap()
+    command.args(["--edge", &at]);
+    let ask = || {
+        let output = command.output().unwrap();
+        let is_silent = String::from_utf8_lossy(&output.stderr).contains("the coordinator gave no answer");
+        (!is_silent).then_some(output)
+    };
+    until(ask, || world.cluster.logs.tail(60))
 }
 
 #[test]
