@@ -27,6 +27,9 @@ use marram_wire::{
     id::SessionId,
 };
 
+/// Why a client waits at the backup of its cell.
+const CLAIMS: &str = "this edge is the cell's backup, and claims its group at the coordinator";
+
 /// Asks the coordinator.
 fn ask(queries: impl IntoIterator<Item = SlotQuery>, out: &mut Vec<ShardOutput>) {
     out.extend(queries.into_iter().map(|query| ShardOutput::Control(FromShard::Slot(query))));
@@ -145,10 +148,7 @@ impl Shard {
                     Err(self.leads_to(wanted, &primary, None))
                 }
                 Some(AskedFor::Claim) if self.backups.was_handed_over(cell) => Err(Refusal::Held),
-                Some(AskedFor::Claim) => refuse(
-                    Code::Waiting,
-                    "this edge is the cell's backup, and claims its group at the coordinator",
-                ),
+                Some(AskedFor::Claim) => refuse(Code::Waiting, CLAIMS),
                 Some(AskedFor::Unclaimed) => {
                     self.ask_whose(now, cell, out);
                     refuse(Code::Waiting, "the coordinator is asked whether this edge is the cell's backup")
@@ -184,6 +184,10 @@ impl Shard {
         (slot, record, holder): (SlotName, SlotRecord, Option<Claimed>),
         out: &mut Vec<ShardOutput>,
     ) -> Result<SessionId, Refusal> {
+        if self.backups.get(record.group).is_some() {
+            // It has won the claim, and no answer has said so.
+            return refuse(Code::Waiting, CLAIMS);
+        }
         let has_backup = holder.as_ref().is_some_and(|holder| holder.backup.is_some());
         if has_backup || self.groups.get(record.group).is_some() {
             return refuse(

@@ -154,19 +154,48 @@ fn a_cell_ends_with_its_last_client_and_the_next_one_begins_again() {
 
 #[test]
 fn a_slot_without_clients_outlives_its_edge() {
+    for keys in [["a", "b"], ["b", "a"]] {
+        let mut world = World::with_keys(3, BackupForm::Log, 1);
+        let client = world.joins_cell(0, "a");
+        world.runs(LONG_MS);
+        world.closes(client);
+        world.runs(LONG_MS);
+        let at = world.runs_at()[0];
+        world.kills(at);
+        world.runs(LONG_MS);
+        for key in keys {
+            let next = world.joins_cell(2, key);
+            world.runs(LONG_MS);
+            assert_eq!(world.heard(next), ["1 joins", "2 hi"], "{keys:?}, {key}");
+        }
+    }
+}
+
+#[test]
+fn a_backup_that_does_not_know_that_it_has_won_begins_no_other_cell() {
     let mut world = World::with_keys(3, BackupForm::Log, 1);
-    let client = world.joins_cell(0, "a");
-    world.runs(LONG_MS);
-    world.closes(client);
+    let first: Vec<_> = (0..3).map(|edge| world.joins_cell(edge, "a")).collect();
     world.runs(LONG_MS);
     let at = world.runs_at()[0];
+    world.store.loses_answers = true;
     world.kills(at);
     world.runs(LONG_MS);
-    for key in ["a", "b"] {
-        let next = world.joins_cell(2, key);
-        world.runs(LONG_MS);
-        assert_eq!(world.heard(next), ["1 joins", "2 hi"], "{key}");
+    // Its claim is written, and the slot's record says so to who asks for another key.
+    let late: Vec<_> = (0..3).filter(|edge| *edge != at).map(|edge| world.comes_for(edge, "b")).collect();
+    world.runs(LONG_MS);
+    world.store.loses_answers = false;
+    world.runs(3 * LONG_MS);
+    world.says(first[0], "all");
+    world.says(late[0], "again");
+    world.runs(LONG_MS);
+    assert_eq!(world.runs_at().len(), 1);
+    for client in first {
+        assert!(heard(&world, client, "all"), "{:?}", world.heard(client));
+        assert_eq!(world.ended(client), None);
     }
+    is_one_history(&world, &late);
+    assert!(heard(&world, late[1], "again"), "{:?}", world.heard(late[1]));
+    assert!(world.notes.iter().all(|note| !note.contains("is lost")), "{:?}", world.notes);
 }
 
 #[test]

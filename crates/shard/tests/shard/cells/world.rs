@@ -132,6 +132,8 @@ pub(crate) struct Store {
     pub(crate) away: bool,
     /// Claims that name a backup never arrive.
     pub(crate) loses_backups: bool,
+    /// No answer to a claim arrives.
+    pub(crate) loses_answers: bool,
 }
 
 impl Store {
@@ -151,6 +153,9 @@ impl Store {
                 Some(to) => self.groups.insert(group, to),
                 None => self.groups.remove(&group),
             };
+        }
+        if self.loses_answers {
+            return Some(ClaimAnswer { tag, won: false, holder: None, away: Some("no answer".into()) });
         }
         Some(ClaimAnswer { tag, won, holder: holder.filter(|_| !won), away: None })
     }
