@@ -45,7 +45,7 @@ struct Received<'a> {
 pub(crate) fn judge(programs: &[Program], begins_again: bool, violations: &mut Vec<String>) {
     let (guests, programs): (Vec<_>, Vec<_>) =
         programs.iter().enumerate().partition(|(_, program)| program.service == Some(Service::Hall));
-    hall::judge(&guests, begins_again, violations);
+    hall::judge_each(&guests, begins_again, violations);
     let received: Vec<_> = programs
         .into_iter()
         .filter(|(_, program)| program.lied_to != LiedTo::ByOwnAgent)
@@ -80,6 +80,11 @@ pub(crate) fn judge(programs: &[Program], begins_again: bool, violations: &mut V
 /// How many clients of halls got the number of a former one.
 pub(crate) fn numbers_reused(programs: &[Program]) -> u64 {
     hall::numbers_reused(programs.iter().filter(|program| program.service == Some(Service::Hall)))
+}
+
+/// How many halls of a key began after another one of that key.
+pub(crate) fn halls_in_turn(programs: &[Program]) -> u64 {
+    hall::halls_in_turn(programs.iter().filter(|program| program.key.is_some()))
 }
 
 /// Matches each server to the client whose cell it talked to, by their indices: the strongest evidence first, each program once.

@@ -180,6 +180,8 @@ pub struct Visit {
     pub agent: usize,
     /// The app.
     pub service: Service,
+    /// Which of the hall's cells it asks for; none if there is one.
+    pub key: Option<u8>,
     /// The client's script.
     pub script: Script,
 }
@@ -760,6 +762,7 @@ fn visit(random: &mut Random, clients: usize, load: Load, client_floods: bool) -
         at_ns: random.magnitude(MS, 300 * MS),
         agent: random.index(clients),
         service,
+        key: None,
         script: script(random, if load == Load::Flood && !client_floods { Load::Usual } else { load }),
     }
 }

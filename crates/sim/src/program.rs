@@ -66,6 +66,8 @@ pub(crate) struct Program {
     pub(crate) connection: ConnectionId,
     /// The app that it asks for; `None` for a server.
     pub(crate) service: Option<Service>,
+    /// Which of the app's cells it asks for, as [`Visit::key`](crate::plan::Visit::key).
+    pub(crate) key: Option<u8>,
     /// Its session, once its agent has one for it.
     pub(crate) session: Option<SessionId>,
     /// Whether an end of its session lied.
@@ -94,6 +96,8 @@ pub(crate) struct Program {
     pub(crate) pumping: bool,
     /// All bytes that were written to it.
     pub(crate) received: Vec<u8>,
+    /// When the first of them came, and the last.
+    pub(crate) received_ns: Option<(u64, u64)>,
     /// Whether it has received the end of the stream.
     pub(crate) end_received: bool,
     /// Set when the connection has ended; then whether it was reset.
@@ -124,7 +128,8 @@ impl Program {
         let Some(of) = plan.visits.get(visit) else { unreachable!("visits are counted by the plan") };
         let random = Random::new(plan.seed ^ ((visit as u64) << 32), 3);
         let program = Self::new(Peer::Client, of.agent, life, connection, of.script.clone(), random);
-        Self { service: Some(of.service), datagrams: plan.datagrams[Peer::Client as usize], ..program }
+        let (service, key) = (Some(of.service), of.key);
+        Self { service, key, datagrams: plan.datagrams[Peer::Client as usize], ..program }
     }
 
     /// The `nth` server that some agent connects to.
@@ -149,6 +154,7 @@ impl Program {
             life,
             connection,
             service: None,
+            key: None,
             session: None,
             lied_to: LiedTo::No,
             script,
@@ -163,6 +169,7 @@ impl Program {
             reading: true,
             pumping: false,
             received: Vec::new(),
+            received_ns: None,
             end_received: false,
             closed: None,
             excused: false,

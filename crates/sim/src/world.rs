@@ -351,6 +351,7 @@ impl World {
             let begins_again = has_lost || !self.causes.killed.is_empty() || self.causes.have_lost_any();
             oracle::judge(&self.programs, begins_again, &mut self.violations);
             self.watch.counts.add(Rare::NumberReused, oracle::numbers_reused(&self.programs));
+            self.watch.counts.add(Rare::HallsInTurn, oracle::halls_in_turn(&self.programs));
         }
         let (hash, events) = (self.trace.hash(), self.trace.events());
         let compared = self.past.compared();

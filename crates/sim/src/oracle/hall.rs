@@ -8,6 +8,8 @@
 //! - one client receives every record from that of its own joining on, without a gap or a repeat, each upon the one before it
 //!   (`judge_alone`);
 //! - all clients are in one history: at an index all have the same record (`History`, I14);
+//! - where there is one hall for each key, a key's clients are in no other key's hall, and its halls are there one after the other
+//!   (`judge_each`, `judge_turns`);
 //! - what a record says of its speaker is true of what that client wrote: each byte was consumed once, in order
 //!   (`judge_speakers`);
 //! - a client that ended in order has received the record of that, which has all that it wrote (`judge_end`, I26); another one has
@@ -34,6 +36,30 @@ type Place = (u64, u64);
 #[derive(Default)]
 struct History(BTreeMap<Place, HallRecord>);
 
+/// Checks what the clients of all halls received, each key's for itself.
+pub(super) fn judge_each(clients: &[(usize, &Program)], begins_again: bool, violations: &mut Vec<String>) {
+    let mut by_key: BTreeMap<Option<u8>, Vec<_>> = BTreeMap::new();
+    for (index, program) in clients {
+        by_key.entry(program.key).or_default().push((*index, *program));
+    }
+    let mut lives: BTreeMap<u64, Option<u8>> = BTreeMap::new();
+    for (key, clients) in &by_key {
+        judge(clients, begins_again, violations);
+        for life in clients.iter().filter_map(|(_, program)| life(program)) {
+            let other = *lives.entry(life).or_insert(*key);
+            if other != *key {
+                violations.push(format!("clients of the keys {other:?} and {key:?} are in hall {life:x}"));
+            }
+        }
+    }
+}
+
+/// The hall in which a client is.
+fn life(program: &Program) -> Option<u64> {
+    let honest = program.lied_to != LiedTo::ByOwnAgent;
+    records(&program.received).ok().filter(|_| honest)?.first().map(|first| first.life)
+}
+
 /// Checks what the clients of a hall received; they are given with their numbers. Texts go to `violations`, a few at most.
 ///
 /// `begins_again`: there may be more than one hall.
@@ -53,7 +79,11 @@ pub(super) fn judge(clients: &[(usize, &Program)], begins_again: bool, violation
         return;
     }
     let history = History::of(&guests, violations);
-    history.judge(begins_again, violations);
+    let has_keys = clients.iter().any(|(_, program)| program.key.is_some());
+    history.judge(begins_again || has_keys, violations);
+    if has_keys && !begins_again {
+        judge_turns(clients.iter().map(|(_, program)| *program), violations);
+    }
     if violations.len() == before {
         let is_known = clients.len() == guests.len();
         judge_speakers(&guests, &history, is_known, violations);
@@ -169,6 +199,35 @@ impl History {
             }
         }
     }
+}
+
+/// A hall with a key is over when its last client has left, and the next one begins another hall: so no client receives anything from
+/// the former one when another has received something from the next one.
+fn judge_turns<'a>(programs: impl Iterator<Item = &'a Program>, violations: &mut Vec<String>) {
+    let mut turns: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+    for (life, (first_ns, last_ns)) in programs.filter_map(|program| life(program).zip(program.received_ns)) {
+        let turn = turns.entry(life).or_insert((first_ns, last_ns));
+        *turn = (turn.0.min(first_ns), turn.1.max(last_ns));
+    }
+    let mut turns: Vec<_> = turns.into_iter().map(|(life, turn)| (turn, life)).collect();
+    turns.sort_unstable();
+    for pair in turns.windows(2) {
+        let [((_, last_ns), former), ((first_ns, _), next)] = *pair else { continue };
+        if last_ns >= first_ns {
+            violations.push(format!(
+                "hall {former:x} spoke at {last_ns} ns, and hall {next:x} of the same key from {first_ns} ns on"
+            ));
+        }
+    }
+}
+
+/// How many halls began after another one of their key.
+pub(super) fn halls_in_turn<'a>(programs: impl Iterator<Item = &'a Program>) -> u64 {
+    let mut lives: BTreeMap<Option<u8>, BTreeSet<u64>> = BTreeMap::new();
+    for (key, life) in programs.filter_map(|program| Some((program.key, life(program)?))) {
+        lives.entry(key).or_default().insert(life);
+    }
+    lives.values().map(|lives| lives.len() as u64 - 1).sum()
 }
 
 /// Who has a port: the number of the guest in the list, if it received the record of its joining.

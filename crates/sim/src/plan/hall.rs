@@ -14,6 +14,8 @@ const CROWD: u64 = 50;
 const CROWDED_PERCENT: u64 = 2;
 /// So many have a standby: each message is an epoch.
 const STANDBY_PERCENT: u64 = 20;
+/// So many have one cell for each key.
+const KEYS_PERCENT: u64 = 40;
 
 pub(super) fn draw(seed: u64) -> bool {
     Random::new(seed, 201).percent(PERCENT)
@@ -36,6 +38,7 @@ pub(super) fn prepare(plan: &mut Plan) {
         // Each agent has some.
         agent: usize::try_from(nth).map_or(first, |nth| (first + nth) % plan.clients),
         service: Service::Hall,
+        key: None,
         script: guest(random),
     };
     plan.visits = (0..count).map(visit).collect();
@@ -64,6 +67,7 @@ pub(super) fn prepare(plan: &mut Plan) {
         ..like.clone()
     };
     plan.apps.push(app);
+    divide(plan);
     move_it(plan);
     lose_copies(plan, skips);
     (plan.poison, plan.recorder, plan.datagrams) = (None, None, [false; 2]);
@@ -121,6 +125,27 @@ fn disturbance(random: &mut Random, agents: usize) -> FaultKind {
             FaultKind::CoordinatorAway { absence, for_ns }
         }
         _ => FaultKind::CutWires { agent: random.index(agents), place },
+    }
+}
+
+/// In some halls each client asks for one of a few cells, most of which are in one slot. The clients of some come one after the other, so that
+/// cells are over and begin again.
+fn divide(plan: &mut Plan) {
+    let mut random = Random::new(plan.seed, 206);
+    let random = &mut random;
+    if !random.percent(KEYS_PERCENT) {
+        return;
+    }
+    let keys = random.between(2, 4);
+    if let Some(app) = plan.apps.last_mut() {
+        app.slots = random.pick(&[1, 1, 1, 2, 64]);
+    }
+    let is_late = random.percent(50);
+    for visit in &mut plan.visits {
+        visit.key = u8::try_from(random.below(keys)).ok();
+        if is_late && random.percent(40) {
+            visit.at_ns += random.magnitude(100 * MS, 4 * S);
+        }
     }
 }
 
@@ -183,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_hall_has_clients_at_all_agents_and_a_backup() {
-        let (mut counts, mut protections) = (BTreeSet::new(), BTreeSet::new());
+        let (mut counts, mut protections, mut keyed) = (BTreeSet::new(), BTreeSet::new(), 0);
         for seed in 0..300 {
             let plan = Plan::of_scenario(seed, Some(Scenario::Hall));
             assert!(plan.visits.iter().all(|visit| visit.service == Service::Hall));
@@ -197,10 +222,13 @@ mod tests {
             assert_eq!((&hall.name[..], hall.image), ("hall", Service::Hall.image(false)));
             let is_standby = hall.protect != Protect::Epoch;
             assert!(!is_standby || hall.epoch.as_ref().is_some_and(|epoch| epoch.every_us == 0));
+            assert!(plan.visits.iter().all(|visit| visit.key.is_some() == (hall.slots > 0)));
+            keyed += u32::from(hall.slots > 0);
             protections.insert(hall.protect.written());
             counts.insert(plan.visits.len());
         }
         assert_eq!(counts, (2..=12).chain([50]).collect());
         assert_eq!(protections, BTreeSet::from(["epoch", "standby"]));
+        assert!((80..160).contains(&keyed), "{keyed}");
     }
 }

@@ -29,8 +29,13 @@ pub(super) fn prepare(plan: &mut Plan) {
         slowness_ns: 20 * US,
         stall_ns: 0,
     };
-    plan.visits =
-        vec![Visit { at_ns: random.between(30 * MS, 300 * MS), agent: 0, service: Service::Paired, script }];
+    plan.visits = vec![Visit {
+        at_ns: random.between(30 * MS, 300 * MS),
+        agent: 0,
+        service: Service::Paired,
+        key: None,
+        script,
+    }];
     let kind = FaultKind::FreezeEdge { place: FaultTarget::Standby, for_ns: random.between(2 * S, 4 * S) };
     let when = On { moment: Moment::Message, skip: before, delay_ns: 0 };
     plan.first = Fault { when, kind };

@@ -69,8 +69,13 @@ impl Renewal {
         let count = random.between(30, 80);
         let pace_ns = random.magnitude(MS, 20 * MS);
         let script = talk::script(random, count, pace_ns);
-        plan.visits =
-            vec![Visit { at_ns: random.magnitude(MS, 300 * MS), agent: 0, service: Service::Paired, script }];
+        plan.visits = vec![Visit {
+            at_ns: random.magnitude(MS, 300 * MS),
+            agent: 0,
+            service: Service::Paired,
+            key: None,
+            script,
+        }];
         let when = On { moment: Moment::Message, skip: random.between(2, 30), delay_ns: 0 };
         plan.first = Fault { when, kind: FaultKind::RenewInVain(RenewalStep::Mute) };
         plan.faults.clear();

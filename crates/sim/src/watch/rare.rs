@@ -266,6 +266,10 @@ pub enum Rare {
     HallResigned,
     /// A hall was lost, and another one began in its place.
     HallReplaced,
+    /// A backup went on with several shared cells of one slot at once.
+    HallsPromotedTogether,
+    /// A shared cell of a key was over, and another one of that key began.
+    HallsInTurn,
     /// A hall gave the number of a client that had left to the next one.
     NumberReused,
 }
@@ -273,7 +277,7 @@ pub enum Rare {
 impl Rare {
     /// All rare states, in order. A state that is missing here has no place in `Counts`, and
     /// counting it would panic.
-    pub const ALL: [Self; 130] = [
+    pub const ALL: [Self; 132] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -403,6 +407,8 @@ impl Rare {
         Self::SlotAnswerLost,
         Self::HallResigned,
         Self::HallReplaced,
+        Self::HallsPromotedTogether,
+        Self::HallsInTurn,
         Self::NumberReused,
     ];
 }

@@ -27,6 +27,7 @@ use marram_session::agent::{
 use marram_wire::{
     frame::Code,
     id::{HostId, SessionId},
+    key::CellKey,
     limits::RETAINED_MIN,
     peer::Origin,
 };
@@ -459,6 +460,7 @@ impl World {
         let now_ns = self.queue.now_ns();
         let (after_end, torn) = (of.end_received, of.datagrams && bytes.len() != Record::SIZE);
         of.received.extend_from_slice(bytes);
+        of.received_ns = Some((of.received_ns.map_or(now_ns, |(first_ns, _)| first_ns), now_ns));
         if of.took_ns == 0 {
             of.took_ns = now_ns + of.stall_ns();
         }
@@ -485,13 +487,14 @@ impl World {
             Act::Accept => {
                 let service = of.service.expect("only clients are accepted");
                 let (app, datagrams) = (String::from(service.name()), of.datagrams);
+                let key = of.key.and_then(|key| CellKey::new([b'k', key]).ok());
                 let [.., a, b, c] = connection.0.to_be_bytes();
                 let client = Some(([10, a, b, c], 40_000).into());
                 let origin = Some(Origin { client, local: None, listener: app.clone() });
                 let before: Vec<SessionId> = self.session_ids(agent);
                 self.give_agent(
                     agent,
-                    AgentInput::Accepted { key: None, connection, app, datagrams, messages: false, origin },
+                    AgentInput::Accepted { key, connection, app, datagrams, messages: false, origin },
                 );
                 let new = self.session_ids(agent).into_iter().find(|session| !before.contains(session));
                 self.programs[program].session = new;

@@ -82,11 +82,11 @@ impl World {
             (Rare::HallReplaced, "a new cell begins here"),
         ] {
             self.watch.count_if(rare, text.contains(said));
-            self.watch.count_if(
-                Rare::HallPromoted,
-                rare == Rare::Promoted && self.plan.has_hall() && text.contains(said),
-            );
         }
+        let promoted = text.strip_suffix("whose backup it was").filter(|_| self.plan.has_hall());
+        self.watch.count_if(Rare::HallPromoted, promoted.is_some());
+        let is_one = |text: &str| text.starts_with("takes 1 sessions");
+        self.watch.count_if(Rare::HallsPromotedTogether, promoted.is_some_and(|text| !is_one(text)));
     }
 }
 
