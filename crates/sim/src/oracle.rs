@@ -29,6 +29,18 @@ use crate::{
 use marram_chain_algo::{Peer, Record, Stream};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// What may have become of the halls of a seed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum HallsLost {
+    /// Each is the only one of its key.
+    No,
+    /// One that is lost may begin again, as another one.
+    BeginAgain,
+    /// Its edge ran alone and died, and the store has lost that it did: a former backup may have gone on with an older copy. What each
+    /// client has received is of one history; two clients may have seen two.
+    PutBack,
+}
+
 /// The records that one program received. Records have a fixed size, so a stream of them can be cut
 /// after the fact. `records` is in the order of arrival.
 struct Received<'a> {
@@ -42,10 +54,10 @@ struct Received<'a> {
 /// `violations` gets at most a few texts per session: after the first contradiction the rest of a
 /// chain says nothing. Programs whose own agent lied are left out, since a lying agent can give its
 /// program anything.
-pub(crate) fn judge(programs: &[Program], begins_again: bool, violations: &mut Vec<String>) {
+pub(crate) fn judge(programs: &[Program], halls_lost: HallsLost, violations: &mut Vec<String>) {
     let (guests, programs): (Vec<_>, Vec<_>) =
         programs.iter().enumerate().partition(|(_, program)| program.service == Some(Service::Hall));
-    hall::judge_each(&guests, begins_again, violations);
+    hall::judge_each(&guests, halls_lost, violations);
     let received: Vec<_> = programs
         .into_iter()
         .filter(|(_, program)| program.lied_to != LiedTo::ByOwnAgent)

@@ -46,7 +46,7 @@ use wires::{Caller, Direction, Item, Wire};
 
 use crate::{
     executor::Past,
-    oracle,
+    oracle::{self, HallsLost},
     plan::{Absence, Fault, FaultKind, MS, Moment, On, Plan, StoreLoss},
     position::ShardPosition,
     program::{Act, Program},
@@ -345,11 +345,7 @@ impl World {
         }
         self.mark_lied_to();
         if self.violations.is_empty() {
-            // An operator has ended a hall, or has accepted that the store has lost whose it is; or all edges that had it have died, and one
-            // of them is back.
-            let has_lost = self.coordinator.as_ref().is_some_and(|store| store.has_lost());
-            let begins_again = has_lost || !self.causes.killed.is_empty() || self.causes.have_lost_any();
-            oracle::judge(&self.programs, begins_again, &mut self.violations);
+            oracle::judge(&self.programs, self.halls_lost(), &mut self.violations);
             self.watch.counts.add(Rare::NumberReused, oracle::numbers_reused(&self.programs));
             self.watch.counts.add(Rare::HallsInTurn, oracle::halls_in_turn(&self.programs));
         }
@@ -357,6 +353,17 @@ impl World {
         let compared = self.past.compared();
         let (violations, watch) = (self.violations, self.watch);
         Outcome { violations, hash, events, compared, watch, lines: self.trace.into_lines() }
+    }
+
+    /// What may have become of halls. An operator has ended one, or has accepted that the store has lost whose it is; or all edges that had
+    /// it have died, and one of them is back.
+    fn halls_lost(&self) -> HallsLost {
+        let has_lost = self.coordinator.as_ref().is_some_and(|store| store.has_lost());
+        match (has_lost, self.causes.have_lost_any()) {
+            (true, true) => HallsLost::PutBack,
+            (false, false) if self.causes.killed.is_empty() => HallsLost::No,
+            _ => HallsLost::BeginAgain,
+        }
     }
 
     /// Whether every program has ended and the seed has had enough faults.

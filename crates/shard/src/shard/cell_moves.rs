@@ -1,9 +1,10 @@
-//! Moves of shared cells: a cell goes to its backup, and nowhere else (docs/protocol-epochs.md, "A cell that is handed over").
+//! Moves of shared cells: a cell goes to its backup, and nowhere else (docs/protocol-epochs.md, "A cell that is handed over"). With it go all
+//! cells of its slot, since one claim decides about them.
 //!
 //! The backup claims the cell's group, as if this edge had died. From the hand-over on this owner is one that may have been replaced: it
 //! releases what the backup confirms, which confirms nothing once it claims, and the next claim of the group says which of both goes on.
 
-use super::{Shard, keys::Wanted, state::moves::Move};
+use super::{Shard, keys::Wanted};
 use crate::api::{Destination, Now, ShardOutput};
 use alloc::{format, string::String, vec::Vec};
 use marram_session::owner::KeeperId;
@@ -26,10 +27,11 @@ impl Shard {
                 self.config.shard
             ));
         }
-        if self.sessions.get(id).is_some_and(|session| session.owner.key().is_some()) {
-            return Err("a cell that has a key stays with the other cells of its slot".into());
+        let name = self.groups.of_session(id);
+        if name.is_some_and(|name| self.moving_cells(name).any(|other| other != id)) {
+            return Err("another cell of its slot moves already, and takes it along".into());
         }
-        let group = self.groups.of_session(id).and_then(|name| self.groups.get(name));
+        let group = name.and_then(|name| self.groups.get(name));
         let backup = group.filter(|group| group.is_backed()).and_then(|group| group.claimed_backup());
         let Some(backup) = backup else {
             return Err("a shared cell moves to its backup, and it has none now: try again".into());
@@ -68,10 +70,25 @@ impl Shard {
         group.is_some_and(|group| group.may_hand_over())
     }
 
-    /// Whether a shared cell is handed over, and it is not known yet which edge goes on.
+    /// Whether a shared cell is handed over, alone or with another one of its slot, and it is not known yet which edge goes on.
     pub(super) fn is_cell_handed_over(&self, id: SessionId) -> bool {
-        let moving = self.sessions.get(id).and_then(|session| session.moving.as_deref());
-        self.is_shared_cell(id) && moving.is_some_and(Move::is_handed_over)
+        self.is_shared_cell(id)
+            && self.groups.of_session(id).and_then(|name| self.handed_over_to(name)).is_some()
+    }
+
+    /// The edge to which the cells of this group are handed over, if they are.
+    pub(super) fn handed_over_to(&self, name: GroupId) -> Option<&str> {
+        let cell = self.groups.get(name)?.handed_over?;
+        let moving = self.sessions.get(cell)?.moving.as_deref().filter(|moving| moving.is_handed_over());
+        moving.map(|moving| &moving.to.edge[..])
+    }
+
+    /// This cell was handed over, and with it all cells of its slot. The others run on until they are replaced; what the backup does not
+    /// confirm has not left.
+    pub(super) fn handed_over(&mut self, id: SessionId) {
+        if let Some(group) = self.groups.of_session(id).and_then(|name| self.groups.get_mut(name)) {
+            group.handed_over = Some(id);
+        }
     }
 
     /// The time is over in which the backup of a cell should have taken it over: it is lost as a backup, and the claim that follows says
@@ -91,7 +108,7 @@ impl Shard {
 
     /// The coordinator does not answer: cells of this group are not handed over.
     pub(super) fn cells_stay(&mut self, now: Now, name: GroupId, why: &str, out: &mut Vec<ShardOutput>) {
-        for id in self.moving_cells(name) {
+        for id in self.moving_cells(name).collect::<Vec<_>>() {
             if !self.is_cell_handed_over(id) {
                 self.give_up_move(now, id, &format!("the coordinator does not answer: {why}"), out);
             }
@@ -101,7 +118,7 @@ impl Shard {
     /// A claim on this group is won: cells that move are handed over, and those that were handed over go on here.
     pub(super) fn cells_move_on(&mut self, now: Now, name: GroupId, out: &mut Vec<ShardOutput>) {
         let goes_on = self.groups.get(name).is_some_and(|group| !group.names_backup());
-        for id in self.moving_cells(name) {
+        for id in self.moving_cells(name).collect::<Vec<_>>() {
             match self.is_cell_handed_over(id) {
                 true if goes_on => {
                     let why = "its backup did not take it over in time, and it goes on here";
@@ -113,11 +130,11 @@ impl Shard {
         }
     }
 
-    fn moving_cells(&self, name: GroupId) -> Vec<SessionId> {
+    fn moving_cells(&self, name: GroupId) -> impl Iterator<Item = SessionId> {
         let moves = |id: &SessionId| {
             self.is_shared_cell(*id) && self.sessions.get(*id).is_some_and(|session| session.moving.is_some())
         };
-        self.groups.get(name).into_iter().flat_map(|group| group.members()).filter(moves).collect()
+        self.groups.get(name).into_iter().flat_map(|group| group.members()).filter(moves)
     }
 
     /// The primary of a session that this shard is fed hands it over: of a shared cell the group is claimed.
@@ -148,7 +165,10 @@ impl Shard {
         let Some(Ok(wanted)) = self.app_of_cells(hello).map(|app| Wanted::by(hello, app)) else {
             return false;
         };
-        let moves = |id: SessionId| self.sessions.get(id).is_some_and(|session| session.moving.is_some());
+        let moves = |id: SessionId| {
+            let name = self.groups.of_session(id);
+            name.is_some_and(|name| self.moving_cells(name).next().is_some())
+        };
         self.cell_here(wanted).is_none_or(moves)
     }
 }

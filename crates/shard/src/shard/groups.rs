@@ -40,6 +40,12 @@ impl Shard {
         self.groups.get(self.groups.of_session(session)?)?.claimed_backup()
     }
 
+    /// Whether this shard backs the group of a session, and has claimed it without an answer yet; for inspection.
+    #[must_use]
+    pub fn is_claiming(&self, session: SessionId) -> bool {
+        self.backups.is_claiming(session)
+    }
+
     /// Whether it is the primary of the group with this name, as the store has it, and that has sessions; for inspection.
     #[must_use]
     pub fn leads_sessions_of(&self, name: &str) -> bool {

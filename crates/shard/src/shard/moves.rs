@@ -295,6 +295,9 @@ impl Shard {
         let mut effects = Vec::new();
         if session.owner.hand_over(now, keeper, &mut effects) {
             moving.hand_over(now.mono_ns, if is_cell { confirm_ns } else { HANDED_OVER_NS });
+            if is_cell {
+                self.handed_over(id);
+            }
         }
         // What asks the ends, or tells the other edge. This is called again by what comes of it.
         if !effects.is_empty() {

@@ -58,7 +58,13 @@ impl Shard {
             };
         }
         let slot = wanted.slot();
-        match self.slots.look(now.mono_ns, slot) {
+        let look = self.slots.look(now.mono_ns, slot);
+        if let Look::Own(group) = look
+            && let Some(to) = self.handed_over_to(group)
+        {
+            return Err(self.leads_to(wanted, to, None));
+        }
+        match look {
             Look::Known(held, query) => {
                 ask(query, out);
                 match held.holder {
@@ -130,9 +136,8 @@ impl Shard {
         let own = self.groups.of_session(cell).and_then(|name| self.groups.get(name));
         let Some(session) = self.sessions.get(cell) else { return refuse(Code::Waiting, "the cell is gone") };
         let phase = session.owner.phase();
-        let handed_over_to = session.moving.as_deref().filter(|moving| moving.is_handed_over());
-        if let Some(moving) = handed_over_to {
-            return Err(self.leads_to(wanted, &moving.to.edge, None));
+        if let Some(to) = self.groups.of_session(cell).and_then(|name| self.handed_over_to(name)) {
+            return Err(self.leads_to(wanted, to, None));
         }
         match own {
             Some(own) if own.is_in_doubt() => refuse(

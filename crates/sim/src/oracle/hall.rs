@@ -15,6 +15,7 @@
 //! - a client that ended in order has received the record of that, which has all that it wrote (`judge_end`, I26); another one has
 //!   a reason ([`Program::excused`]).
 
+use super::HallsLost;
 use crate::program::{LiedTo, Program};
 use marram_chain_algo::Stream;
 use marram_hall_algo::{Deed, HallRecord};
@@ -37,14 +38,14 @@ type Place = (u64, u64);
 struct History(BTreeMap<Place, HallRecord>);
 
 /// Checks what the clients of all halls received, each key's for itself.
-pub(super) fn judge_each(clients: &[(usize, &Program)], begins_again: bool, violations: &mut Vec<String>) {
+pub(super) fn judge_each(clients: &[(usize, &Program)], lost: HallsLost, violations: &mut Vec<String>) {
     let mut by_key: BTreeMap<Option<u8>, Vec<_>> = BTreeMap::new();
     for (index, program) in clients {
         by_key.entry(program.key).or_default().push((*index, *program));
     }
     let mut lives: BTreeMap<u64, Option<u8>> = BTreeMap::new();
     for (key, clients) in &by_key {
-        judge(clients, begins_again, violations);
+        judge(clients, lost, violations);
         for life in clients.iter().filter_map(|(_, program)| life(program)) {
             let other = *lives.entry(life).or_insert(*key);
             if other != *key {
@@ -62,10 +63,8 @@ fn life(program: &Program) -> Option<u64> {
 
 /// Checks what the clients of a hall received; they are given with their numbers. Texts go to `violations`, a few at most.
 ///
-/// `begins_again`: there may be more than one hall.
-///
 /// A client whose own agent lied may have received anything, and what its records name need not be what it wrote.
-pub(super) fn judge(clients: &[(usize, &Program)], begins_again: bool, violations: &mut Vec<String>) {
+pub(super) fn judge(clients: &[(usize, &Program)], lost: HallsLost, violations: &mut Vec<String>) {
     let mut guests = Vec::new();
     for (index, program) in clients.iter().filter(|(_, program)| program.lied_to != LiedTo::ByOwnAgent) {
         match records(&program.received) {
@@ -75,13 +74,13 @@ pub(super) fn judge(clients: &[(usize, &Program)], begins_again: bool, violation
     }
     let before = violations.len();
     guests.iter().for_each(|guest| guest.judge_alone(violations));
-    if violations.len() > before {
+    if violations.len() > before || lost == HallsLost::PutBack {
         return;
     }
     let history = History::of(&guests, violations);
     let has_keys = clients.iter().any(|(_, program)| program.key.is_some());
-    history.judge(begins_again || has_keys, violations);
-    if has_keys && !begins_again {
+    history.judge(lost == HallsLost::BeginAgain || has_keys, violations);
+    if has_keys && lost == HallsLost::No {
         judge_turns(clients.iter().map(|(_, program)| *program), violations);
     }
     if violations.len() == before {

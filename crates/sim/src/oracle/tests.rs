@@ -76,7 +76,7 @@ const INPUTS: [(Peer, &[u8]); 8] = [
 
 fn verdict(programs: &[Program]) -> String {
     let mut violations = Vec::new();
-    judge(programs, false, &mut violations);
+    judge(programs, HallsLost::No, &mut violations);
     violations.join("; ")
 }
 

@@ -15,7 +15,7 @@ const CROWDED_PERCENT: u64 = 2;
 /// So many have a standby: each message is an epoch.
 const STANDBY_PERCENT: u64 = 20;
 /// So many have one cell for each key.
-const KEYS_PERCENT: u64 = 40;
+const KEYS_PERCENT: u64 = 75;
 
 pub(super) fn draw(seed: u64) -> bool {
     Random::new(seed, 201).percent(PERCENT)
@@ -128,23 +128,28 @@ fn disturbance(random: &mut Random, agents: usize) -> FaultKind {
     }
 }
 
-/// In some halls each client asks for one of a few cells, most of which are in one slot. The clients of some come one after the other, so that
-/// cells are over and begin again.
+/// In most halls each client asks for one of a few cells, most of which are in one slot. The clients of some come one after the other,
+/// so that cells are over and begin again; those of others talk
+/// for longer, so that there are several cells when a fault comes.
 fn divide(plan: &mut Plan) {
     let mut random = Random::new(plan.seed, 206);
     let random = &mut random;
     if !random.percent(KEYS_PERCENT) {
         return;
     }
-    let keys = random.between(2, 4);
+    let keys = random.pick(&[2, 2, 3]);
     if let Some(app) = plan.apps.last_mut() {
-        app.slots = random.pick(&[1, 1, 1, 2, 64]);
+        app.slots = random.pick(&[1, 1, 1, 1, 1, 2, 64]);
     }
-    let is_late = random.percent(50);
-    for visit in &mut plan.visits {
-        visit.key = u8::try_from(random.below(keys)).ok();
-        if is_late && random.percent(40) {
-            visit.at_ns += random.magnitude(100 * MS, 4 * S);
+    let is_late = random.percent(12);
+    for (nth, visit) in (0..).zip(&mut plan.visits) {
+        visit.key = Some(nth % keys);
+        match is_late {
+            true if random.percent(40) => visit.at_ns += random.magnitude(100 * MS, 4 * S),
+            true => {}
+            false => {
+                visit.script.chunks.iter_mut().for_each(|chunk| chunk.after_ns += random.below(100 * MS))
+            }
         }
     }
 }
@@ -229,6 +234,6 @@ mod tests {
         }
         assert_eq!(counts, (2..=12).chain([50]).collect());
         assert_eq!(protections, BTreeSet::from(["epoch", "standby"]));
-        assert!((80..160).contains(&keyed), "{keyed}");
+        assert!((190..260).contains(&keyed), "{keyed}");
     }
 }

@@ -17,6 +17,10 @@ impl World {
             let id = owner.session();
             if owner.group().is_none() {
                 self.causes.backup_died.insert((id, position.edge));
+                if machine.is_claiming(id) {
+                    // The claim may be written, and its primary learn of that later.
+                    self.causes.owner_replaced.insert(id);
+                }
                 continue;
             }
             let has_backup = owner.keepers().any(|keeper| keeper.ready);

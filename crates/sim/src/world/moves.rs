@@ -26,7 +26,7 @@ const EXPLAINED: [&str; 8] = [
     "asks for a standby",
     "cell = \"shared\"",
     "a shared cell",
-    "a cell that has a key",
+    "takes it along",
 ];
 /// The same for what the other edge says, or for its silence.
 const EXPLAINED_THERE: [&str; 7] = [

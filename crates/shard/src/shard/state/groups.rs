@@ -94,6 +94,8 @@ pub(crate) struct Group {
     ended_ns: u64,
     ended: VecDeque<Ended>,
     members: BTreeSet<SessionId>,
+    /// The member with whose move all were last handed over to the backup.
+    pub(crate) handed_over: Option<SessionId>,
     /// Members of which something is in no epoch.
     due: BTreeSet<SessionId>,
     /// From when on it may run alone, if its claim names no backup.
@@ -132,6 +134,7 @@ impl Group {
             ended_ns: 0,
             ended: VecDeque::new(),
             members: BTreeSet::new(),
+            handed_over: None,
             due: BTreeSet::new(),
             alone_at_ns: now_ns.saturating_add(kind.pace.alone_after_ns),
             avoids: None,

@@ -111,7 +111,7 @@ const STEPS: [Step; 16] = [
 fn verdict(programs: &[Program]) -> String {
     let mut violations = Vec::new();
     let clients: Vec<_> = programs.iter().enumerate().collect();
-    judge(&clients, false, &mut violations);
+    judge_each(&clients, HallsLost::No, &mut violations);
     violations.join("; ")
 }
 
@@ -142,6 +142,34 @@ fn a_hall_that_kept_every_rule_passes() {
         programs[2].received.truncate(size);
         assert_eq!(verdict(&programs), "", "{size}");
     }
+}
+
+/// The clients of two halls, in the second of which nothing is received before this time. Each has the key of its hall.
+fn two_halls(keys: [u8; 2], second_ns: u64) -> Vec<Program> {
+    let halls = keys.into_iter().zip([(0, 0, 99), (1, second_ns, second_ns + 99)]);
+    let clients = halls.flat_map(|(key, (random, first_ns, last_ns))| {
+        let mut clients = hall(&STEPS, 50 * random);
+        for client in &mut clients {
+            (client.key, client.received_ns) = (Some(key), Some((first_ns, last_ns)));
+        }
+        clients
+    });
+    clients.collect()
+}
+
+#[test]
+fn each_key_has_a_hall_of_its_own() {
+    assert_eq!(verdict(&two_halls([1, 2], 0)), "");
+    let mut programs = two_halls([1, 2], 0);
+    programs[3].key = Some(2);
+    assert!(verdict(&programs).contains("of the keys Some(1) and Some(2)"), "{}", verdict(&programs));
+}
+
+#[test]
+fn halls_of_one_key_are_there_one_after_the_other() {
+    let halls = two_halls([1, 1], 100);
+    assert_eq!((verdict(&halls), halls_in_turn(halls.iter())), (String::new(), 1));
+    assert!(verdict(&two_halls([1, 1], 99)).contains("of the same key from 99 ns on"));
 }
 
 #[test]
