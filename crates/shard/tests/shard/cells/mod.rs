@@ -3,6 +3,7 @@
 mod keys;
 mod lost;
 mod moves;
+mod store;
 mod versions;
 mod world;
 

@@ -1,6 +1,7 @@
 //! Edges of one domain, clients' agents and the coordinator's store, driven by the test: frames arrive in the order in which they were
 //! sent, and time passes only when a test says so.
 
+use super::store::Store;
 use crate::support;
 use bytes::Bytes;
 use marram_session::{
@@ -12,17 +13,15 @@ use marram_session::{
 };
 use marram_shard::{
     api::{
-        App, AppName, ClaimAnswer, Configure, Destination, EpochSettings, FromShard, GroupClaim, Kill,
-        MoveSession, MoveWish, Now, Protect, ReplicationPolicy, ShardInput, ShardOutput, ShardWireId,
-        SlotAnswer, SlotQuery, ToShard,
+        App, AppName, Configure, Destination, EpochSettings, FromShard, Kill, MoveSession, MoveWish, Now,
+        Protect, ReplicationPolicy, ShardInput, ShardOutput, ShardWireId, ToShard,
     },
-    coordinator::{SlotHeld, SlotName, SlotRecord, contents::Claimed},
     shard::Shard,
 };
 use marram_wire::{
-    frame::{Code, Frame, GroupId, StoreMark, StoreSeen},
+    frame::{Code, Frame, StoreMark, StoreSeen},
     header::Header,
-    id::{Generation, HostId, ImageHash, Port, SessionId},
+    id::{HostId, ImageHash, Port, SessionId},
     key::CellKey,
     rights::Verified,
     seal::DomainSecret,
@@ -122,88 +121,6 @@ struct Client {
     /// The first edge of its agent's list.
     first: usize,
     is_cut_off: bool,
-}
-
-/// The coordinator's store: groups' records, and slots as the shard's messages have them.
-#[derive(Default)]
-pub(crate) struct Store {
-    pub(crate) groups: BTreeMap<GroupId, Claimed>,
-    pub(crate) slots: BTreeMap<SlotName, SlotRecord>,
-    pub(crate) away: bool,
-    /// Claims that name a backup never arrive.
-    pub(crate) loses_backups: bool,
-    /// No answer to a claim arrives.
-    pub(crate) loses_answers: bool,
-}
-
-impl Store {
-    fn claim(&mut self, claim: GroupClaim) -> Option<ClaimAnswer> {
-        let GroupClaim { tag, group, from, to, of_slot } = claim;
-        assert!(of_slot, "it is a slot's group");
-        if self.loses_backups && to.as_ref().is_some_and(|to| to.backup.is_some()) {
-            return None;
-        }
-        if self.away {
-            return Some(ClaimAnswer { tag, won: false, holder: None, away: Some("it is away".into()) });
-        }
-        let holder = self.groups.get(&group).cloned();
-        let won = holder == from || holder == to;
-        if won {
-            match to {
-                Some(to) => self.groups.insert(group, to),
-                None => self.groups.remove(&group),
-            };
-        }
-        if self.loses_answers {
-            return Some(ClaimAnswer { tag, won: false, holder: None, away: Some("no answer".into()) });
-        }
-        Some(ClaimAnswer { tag, won, holder: holder.filter(|_| !won), away: None })
-    }
-
-    fn slot(&mut self, query: SlotQuery) -> SlotAnswer {
-        let SlotQuery { slot, take, from } = query;
-        if self.away {
-            return SlotAnswer { slot, take, from, won: false, held: None, away: Some("it is away".into()) };
-        }
-        let there = self.slots.get(&slot).cloned();
-        let is_change = take.is_some() || from.is_some();
-        if is_change && (there.is_none() || there == from) {
-            match &take {
-                Some(record) => {
-                    assert!(self.groups.contains_key(&record.group), "its group was claimed before");
-                    self.slots.insert(slot, record.clone());
-                }
-                None => drop(self.slots.remove(&slot)),
-            }
-        }
-        let record = self.slots.get(&slot).cloned();
-        let won = is_change && record == take;
-        let held = record
-            .filter(|_| !won)
-            .map(|record| SlotHeld { holder: self.groups.get(&record.group).cloned(), record });
-        SlotAnswer { slot, take, from, won, held, away: None }
-    }
-
-    /// An operator gives up the only cell, for one that begins at this edge.
-    pub(crate) fn gives_up(&mut self, edge: usize) {
-        for claim in self.groups.values_mut() {
-            let generation = Generation { count: claim.generation.count + 1, opener: 0 };
-            *claim = Claimed { generation, primary: format!("e{edge}"), backup: None };
-        }
-    }
-
-    /// The next life of the only cell's edge takes it as lost.
-    pub(crate) fn next_life_claims(&mut self, backup: Option<usize>) {
-        for claim in self.groups.values_mut() {
-            claim.generation = Generation { count: claim.generation.count + 1, opener: 77 };
-            claim.backup = backup.map(|edge| format!("e{edge}"));
-        }
-    }
-
-    /// It has lost everything, and an operator accepts that.
-    pub(crate) fn loses_all(&mut self) {
-        (self.groups, self.slots) = Default::default();
-    }
 }
 
 pub(crate) struct World {

@@ -1,0 +1,90 @@
+//! The coordinator's store, as the shards of a world ask it: all at once, and sometimes in vain.
+
+use marram_shard::{
+    api::{ClaimAnswer, GroupClaim, SlotAnswer, SlotQuery},
+    coordinator::{SlotHeld, SlotName, SlotRecord, contents::Claimed},
+};
+use marram_wire::{frame::GroupId, id::Generation};
+use std::collections::BTreeMap;
+
+/// The coordinator's store: groups' records, and slots as the shard's messages have them.
+#[derive(Default)]
+pub(crate) struct Store {
+    pub(crate) groups: BTreeMap<GroupId, Claimed>,
+    pub(crate) slots: BTreeMap<SlotName, SlotRecord>,
+    pub(crate) away: bool,
+    /// Claims that name a backup never arrive.
+    pub(crate) loses_backups: bool,
+    /// No answer to a claim arrives.
+    pub(crate) loses_answers: bool,
+}
+
+impl Store {
+    pub(super) fn claim(&mut self, claim: GroupClaim) -> Option<ClaimAnswer> {
+        let GroupClaim { tag, group, from, to, of_slot } = claim;
+        assert!(of_slot, "it is a slot's group");
+        if self.loses_backups && to.as_ref().is_some_and(|to| to.backup.is_some()) {
+            return None;
+        }
+        if self.away {
+            return Some(ClaimAnswer { tag, won: false, holder: None, away: Some("it is away".into()) });
+        }
+        let holder = self.groups.get(&group).cloned();
+        let won = holder == from || holder == to;
+        if won {
+            match to {
+                Some(to) => self.groups.insert(group, to),
+                None => self.groups.remove(&group),
+            };
+        }
+        if self.loses_answers {
+            return Some(ClaimAnswer { tag, won: false, holder: None, away: Some("no answer".into()) });
+        }
+        Some(ClaimAnswer { tag, won, holder: holder.filter(|_| !won), away: None })
+    }
+
+    pub(super) fn slot(&mut self, query: SlotQuery) -> SlotAnswer {
+        let SlotQuery { slot, take, from } = query;
+        if self.away {
+            return SlotAnswer { slot, take, from, won: false, held: None, away: Some("it is away".into()) };
+        }
+        let there = self.slots.get(&slot).cloned();
+        let is_change = take.is_some() || from.is_some();
+        if is_change && (there.is_none() || there == from) {
+            match &take {
+                Some(record) => {
+                    assert!(self.groups.contains_key(&record.group), "its group was claimed before");
+                    self.slots.insert(slot, record.clone());
+                }
+                None => drop(self.slots.remove(&slot)),
+            }
+        }
+        let record = self.slots.get(&slot).cloned();
+        let won = is_change && record == take;
+        let held = record
+            .filter(|_| !won)
+            .map(|record| SlotHeld { holder: self.groups.get(&record.group).cloned(), record });
+        SlotAnswer { slot, take, from, won, held, away: None }
+    }
+
+    /// An operator gives up the only cell, for one that begins at this edge.
+    pub(crate) fn gives_up(&mut self, edge: usize) {
+        for claim in self.groups.values_mut() {
+            let generation = Generation { count: claim.generation.count + 1, opener: 0 };
+            *claim = Claimed { generation, primary: format!("e{edge}"), backup: None };
+        }
+    }
+
+    /// The next life of the only cell's edge takes it as lost.
+    pub(crate) fn next_life_claims(&mut self, backup: Option<usize>) {
+        for claim in self.groups.values_mut() {
+            claim.generation = Generation { count: claim.generation.count + 1, opener: 77 };
+            claim.backup = backup.map(|edge| format!("e{edge}"));
+        }
+    }
+
+    /// It has lost everything, and an operator accepts that.
+    pub(crate) fn loses_all(&mut self) {
+        (self.groups, self.slots) = Default::default();
+    }
+}
