@@ -406,18 +406,23 @@ impl Asks {
             AskAnswer::Holder(there) => there,
             refused => return answer(&pending, refused, out),
         };
+        let verifies = from == to;
         // An earlier attempt was written, and its answer got lost.
-        if there == *to {
+        if there == *to && !verifies {
             return answer(&pending, AskAnswer::Won, out);
         }
         let is_newer = |to: &Claimed| there.as_ref().is_none_or(|there| there.generation < to.generation);
         let is_as_believed = there == *from;
-        if !is_as_believed || !to.as_ref().is_none_or(is_newer) {
+        if !is_as_believed || !(verifies || to.as_ref().is_none_or(is_newer)) {
             return answer(&pending, AskAnswer::Lost(there), out);
         }
         let Deciding::May(store, least) = self.deciding.clone() else {
             return self.held.push_back(pending);
         };
+        if verifies {
+            // Nothing is to be written, but something could be.
+            return answer(&pending, AskAnswer::Won, out);
+        }
         let value = to.as_ref().map(encode);
         if !pending.tries_again(out) {
             return;

@@ -51,15 +51,15 @@ impl Shard {
         }
     }
 
-    /// A cell's move to its backup begins: the group is claimed again as it is. While the coordinator does not answer, the backup could not
-    /// claim it either, and the cell would stand still.
+    /// A cell's move to its backup begins: the group's record is verified. While the coordinator does not answer, the backup could not claim
+    /// it either, and the cell would stand still.
     pub(super) fn begin_cell_move(&mut self, id: SessionId) -> Result<KeeperId, String> {
         let session = self.sessions.get(id).ok_or("the cell ended")?;
         let to = session.moving.as_deref().map(|moving| &moving.to).ok_or("the cell ended")?;
         self.can_move_cell(id, to)?;
         let keeper = session.placing.backup().map(|placed| placed.id).ok_or("the cell has no backup now")?;
         if let Some(group) = self.groups.of_session(id).and_then(|name| self.groups.get_mut(name)) {
-            group.renew();
+            group.verify();
         }
         Ok(keeper)
     }

@@ -82,6 +82,8 @@ pub(crate) struct Group {
     asked: Option<AskedClaim<Option<Claimed>>>,
     /// Whether it is to be claimed although the record says what it should: the store may have lost that, or it is of a former life.
     renews: bool,
+    /// Whether the coordinator is to be asked if the record is as it is known, and answers at all.
+    verifies: bool,
     /// The highest count of a claim that is known.
     count: u64,
     /// Epochs with this number or a higher one have everything that left unconfirmed: once one of them is confirmed, the target may
@@ -125,6 +127,7 @@ impl Group {
             record: None,
             asked: None,
             renews: false,
+            verifies: false,
             count: 0,
             // No session has released anything yet.
             switch,
@@ -248,6 +251,7 @@ impl Group {
             None => {
                 self.is_long_empty(now_ns)
                     || self.renews
+                    || self.verifies
                     || self.record.as_ref().is_none_or(|it| it.backup.as_deref() != self.backup())
             }
         }
@@ -380,9 +384,14 @@ impl Group {
             return Some((tag, from, asked.to.clone()));
         }
         let backup = self.backup().map(ToString::to_string);
-        self.renews = false;
+        let is_as_asked = !self.renews && from.as_ref().is_some_and(|from| from.backup == backup);
+        let is_verified = self.verifies && is_as_asked;
+        (self.renews, self.verifies) = (false, false);
         let to = if self.is_long_empty(now_ns) {
             None
+        } else if is_verified {
+            // The same record: the backup may claim from it at any time, whether or not it hears of this.
+            from.clone()
         } else {
             self.count = self.count.max(from.as_ref().map_or(0, |from| from.generation.count)) + 1;
             let count = self.count;
@@ -443,9 +452,15 @@ impl Group {
         self.renews = true;
     }
 
+    /// It is about to be handed to its backup: the coordinator is asked whether the record is as it is known. A claim that is under way
+    /// tells that as well.
+    pub(crate) fn verify(&mut self) {
+        self.verifies = self.asked.is_none();
+    }
+
     /// Whether its backup may claim it, from the record that it was told: the coordinator has just answered.
     pub(crate) fn may_hand_over(&self) -> bool {
-        self.is_backed() && self.asked.is_none() && !self.renews
+        self.is_backed() && self.asked.is_none() && !self.renews && !self.verifies
     }
 
     /// It is not known whether that claim was written.

@@ -267,7 +267,7 @@ fn a_second_cell_of_a_slot_that_moves_is_not_moved() {
 fn a_slot_whose_hand_over_is_disturbed_at_any_step_has_one_history_of_each_cell() {
     use Fault::{BackupSleeps, BackupStops, PrimaryDies, PrimarySleeps, StoreAway};
     for fault in [PrimaryDies, PrimarySleeps, BackupSleeps, BackupStops, StoreAway] {
-        for steps in (0..60).step_by(2) {
+        for steps in (0..60).step_by(4) {
             let what = format!("{fault:?} after {steps} steps");
             let (mut world, [at, backup], clients) = keyed(BackupForm::Log);
             world.moves(at, &format!("e{backup}"));

@@ -113,6 +113,28 @@ fn an_edge_asks_a_store_that_was_put_back_for_nothing_until_this_is_accepted() {
 }
 
 #[test]
+fn a_record_is_verified_without_a_decision_and_only_where_one_could_be_taken() {
+    let mut world = World::new(2, 9);
+    world.run(3);
+    let verify = |world: &mut World, known: Claimed| {
+        let (from, to) = (Some(known.clone()), Some(known));
+        world.asked(0, Ask::Claim { subject: group("a"), from, to })
+    };
+    assert_eq!(verify(&mut world, claim(1, 0)), AskAnswer::Lost(None));
+    assert_eq!(world.claims(0, "a"), AskAnswer::Won);
+    let mark = world.edges[0].client.store_mark();
+    assert_eq!(verify(&mut world, claim(1, 0)), AskAnswer::Won);
+    assert_eq!(world.edges[0].client.store_mark(), mark);
+    assert_eq!(verify(&mut world, claim(2, 0)), AskAnswer::Lost(Some(claim(1, 0))));
+    // The store has the record, but has lost a decision behind it.
+    let copy = Store::restore(&world.store.snapshot(), 0).unwrap();
+    assert_eq!(world.claims(1, "b"), AskAnswer::Won);
+    world.run(2);
+    world.comes_back_with(copy);
+    assert!(refused(&verify(&mut world, claim(1, 0)), "this edge remembers"));
+}
+
+#[test]
 fn an_edge_that_remembers_nothing_is_told_by_one_that_does() {
     let mut world = World::new(2, 3);
     world.run(3);
