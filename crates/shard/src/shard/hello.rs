@@ -190,6 +190,7 @@ impl Shard {
         }
         self.may_open_backed(now, id, out)?;
         let (app, ends) = self.resolve(now, wire, hello, proven, out)?;
+        Self::may_begin_without_key(hello, &app)?;
         if app.has_backup() {
             self.refuse_unbacked(id, hello.fresh)?;
         }

@@ -21,10 +21,10 @@ use marram_wire::{
 };
 
 /// Cells of one slot. More of them would be many of one backup, and one claim.
-pub(crate) const CELLS_PER_SLOT_MAX: usize = 1_024;
+pub const CELLS_PER_SLOT_MAX: usize = 1_024;
 
-/// How long a cell waits for its first client.
-const UNUSED_NS: u64 = 10_000_000_000;
+/// How long the cell of a key waits for its first client.
+pub const UNUSED_NS: u64 = 10_000_000_000;
 
 /// The shared cell that a client asks for.
 #[derive(Clone, Copy)]
@@ -50,13 +50,7 @@ impl<'a> Wanted<'a> {
                     app.name
                 ),
             ),
-            (false, Some(_)) => refuse(
-                Code::Protocol,
-                format!(
-                    "app `{}` has no keys; remove `key` at the listener, gate or rule that leads there, or write `key` in its manifest",
-                    app.name
-                ),
-            ),
+            (false, Some(_)) => Err(no_keys(app)),
             _ => Ok(Self { app, key }),
         }
     }
@@ -71,7 +65,20 @@ impl<'a> Wanted<'a> {
     }
 }
 
+fn no_keys(app: &App) -> Refusal {
+    let reason = format!(
+        "app `{}` has no keys; remove `key` at the listener, gate or rule that leads there, or write `key = \"required\"` in its manifest",
+        app.name
+    );
+    Refusal::Rejected(Code::Protocol, reason)
+}
+
 impl Shard {
+    /// Whether a client may begin a session of an app with a cell for each client, or one on each edge: it comes without a key.
+    pub(super) fn may_begin_without_key(hello: &Hello, app: &App) -> Result<(), Refusal> {
+        if hello.fresh && hello.key.0.is_some() { Err(no_keys(app)) } else { Ok(()) }
+    }
+
     /// The number of the slot that a shared cell is in.
     pub(super) fn slot_number(&self, session: &Session) -> u32 {
         let slots = self.apps.of_image_of(&session.owner).map_or(0, |app| app.slots);

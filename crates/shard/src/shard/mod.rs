@@ -30,6 +30,7 @@ mod whole;
 mod wires;
 mod witness;
 
+pub use keys::{CELLS_PER_SLOT_MAX, UNUSED_NS};
 pub use record::RECORDINGS_MAX;
 pub use state::missing::{MISSING_MAX, RETRY_MAX_NS, RETRY_MIN_NS};
 pub use state::moves::MOVES_MAX;

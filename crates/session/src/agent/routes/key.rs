@@ -15,6 +15,7 @@ use core::{
 use marram_wire::{
     codec::{Error, Field},
     key::CellKey,
+    limits::CELL_KEY_MAX,
 };
 
 /// Bits of an IPv6 address that name a site, if a key is a shorter prefix of addresses than all of an IPv4 address.
@@ -56,7 +57,7 @@ impl fmt::Display for BadSource {
             f,
             "does not say what the key is; write \"client\" (its address), \"client/24\" (the first bits of that), \"first-bytes/8\" (at \
              most {FIRST_BYTES_MAX}), \"path\" (of a WebSocket's address), \"sni\" (the TLS server's name), or \"name/lobby\" (always \
-             this name)"
+             this name, of at most {CELL_KEY_MAX} bytes)"
         )
     }
 }
@@ -143,12 +144,20 @@ impl KeySource {
             Self::FirstBytes(count) => match first.get(..usize::from(*count)) {
                 Some(bytes) => found(bytes),
                 None if last => {
-                    KeyRead::None(format!("the client has sent {} bytes; its key has {count}", first.len()))
+                    let sent = first.len();
+                    KeyRead::None(format!(
+                        "the client has sent {sent} bytes; its key is the first {count} that it sends"
+                    ))
                 }
                 None => KeyRead::More,
             },
             Self::Path => match path(first) {
-                Some(path) => found(path),
+                Some(path) => match found(path) {
+                    KeyRead::None(why) => {
+                        KeyRead::None(format!("{why}. It is the path of the request; shorten that"))
+                    }
+                    key => key,
+                },
                 None => KeyRead::None("the client's request has no path".to_string()),
             },
             Self::ServerName => match server_name(first) {

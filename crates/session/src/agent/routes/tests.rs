@@ -449,7 +449,12 @@ fn a_key_waits_for_the_bytes_that_it_needs_and_no_longer() {
         ("sni", &ARRIVAL, &nameless[..], "the client asks for no TLS server by name"),
         ("sni", &ARRIVAL, b"SSH-2", "the client does not begin with TLS"),
         ("path", &browser, b"OPTIONS * HTTP/1.1\r\n\r\n", "the client's request has no path"),
-        ("path", &browser, &long, "the key of its cell has 257 bytes; the maximum is 256"),
+        (
+            "path",
+            &browser,
+            &long,
+            "the key of its cell has 257 bytes; the maximum is 256. It is the path of the request; shorten that",
+        ),
         ("path", &ARRIVAL, b"GET / HTTP/1.1\r\n\r\n", "a client by tcp has no \"path\""),
         (
             "first-bytes/3",
