@@ -1,5 +1,6 @@
 //! The control of one edge: apps, shards, requests about sessions. It knows neither HTTP nor processes.
 
+mod deployment;
 mod invariants;
 mod moves;
 mod survives;
@@ -8,10 +9,9 @@ pub use moves::MOVES_REMEMBERED;
 mod tests;
 
 use crate::api::{
-    App, AppName, AppVersion, CellRow, CheckpointHolder, ClaimAnswer, Configure, Counter, FromShard, Grant,
-    GroupClaim, Missing, MoveOver, MovePlan, MoveSession, MoveWish, NoteLevel, OwnerPhase, PlanMoves,
-    ReplicationPolicy, SessionRow, SlotAnswer, SlotQuery, Tag, Tagged, ToShard, WitnessAnswer, WitnessMode,
-    WitnessQuery, WitnessReport,
+    App, AppName, AppVersion, CellRow, ClaimAnswer, Configure, Counter, FromShard, Grant, GroupClaim,
+    Missing, MoveOver, MovePlan, MoveSession, MoveWish, NoteLevel, OwnerPhase, PlanMoves, ReplicationPolicy,
+    SessionRow, SlotAnswer, SlotQuery, Tag, Tagged, ToShard, WitnessAnswer, WitnessQuery, WitnessReport,
 };
 use crate::coordinator::{Parts, Placements, StoreEdge, contents::EdgeStoreSeen};
 use alloc::{
@@ -611,25 +611,8 @@ impl Control {
     }
 
     fn deploy(&mut self, app: App, out: &mut Vec<ControlOutput>) -> ControlAnswer {
-        if app.keep != CheckpointHolder::Client && app.server.is_none() {
-            return ControlAnswer::Refused(
-                "keep.checkpoint names the server's end, but the app has no server: set keep.checkpoint = \"client\"".into(),
-            );
-        }
-        if app.witness != WitnessMode::None && !self.config.coordinator {
-            return ControlAnswer::Refused(
-                "keep.witness requires a coordinator, and this edge has none: add [coordinator] to its \
-                 configuration, or remove keep.witness"
-                    .into(),
-            );
-        }
-        if app.has_backup() && !self.config.coordinator {
-            let cell = if app.shared { " of a shared cell" } else { "" };
-            return ControlAnswer::Refused(alloc::format!(
-                "protect = \"{}\"{cell} requires a coordinator, which decides between a primary and its backup, and this edge has none: \
-                 add [coordinator] to its configuration, or choose another protection",
-                app.protect.written()
-            ));
+        if let Some(why) = deployment::refusal(&app, &self.config, self.versions.get(&app.version())) {
+            return ControlAnswer::Refused(why);
         }
         let names_it = |policy: &&ReplicationPolicy| policy.app.as_ref() == Some(&app.name);
         for policy in self.config.policies.iter().filter(names_it).filter(|_| !app.has_backup()) {
