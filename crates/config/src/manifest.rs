@@ -18,6 +18,7 @@ mod stages;
 
 pub use cache::{BYTES as CACHE_BYTES, BYTES_MAX as CACHE_BYTES_MAX};
 pub use files::TreeFile;
+pub use keys::{SLOTS, SLOTS_MAX};
 pub use quotas::{SessionQuotas, StageQuotas};
 pub use stages::{Stage, read_parts};
 

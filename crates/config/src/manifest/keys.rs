@@ -5,11 +5,9 @@ use crate::source::{Problem, Source};
 use toml::Spanned;
 
 /// Slots of an app that does not say how many.
-const SLOTS: u32 = 64;
+pub const SLOTS: u32 = 64;
 /// Most slots of an app.
-const SLOTS_MAX: u32 = 1_024;
-/// Whether apps may have keys in this build. They do in tests of the shard; the simulator and real processes have not run them.
-const OPEN: bool = cfg!(test);
+pub const SLOTS_MAX: u32 = 1_024;
 
 /// How many slots the app has; 0 if it has no keys. `has_cells`: its clients share cells that have a backup.
 pub(super) fn resolve(
@@ -25,11 +23,6 @@ pub(super) fn resolve(
         ));
     };
     let problem = |what: &str| Err(source.problem(&key.span(), what));
-    if !OPEN {
-        return problem(
-            "is planned, but not implemented in this build: all clients share one cell; remove it",
-        );
-    }
     if key.get_ref() != "required" {
         return problem(
             "is not \"required\"; what the key of a client is, say at the listeners, gates and rules that lead to the app: `key = \"path\"`",

@@ -4,11 +4,12 @@
 //! differ from the code. Relations between them are asserted where they are defined, mostly in
 //! `marram_wire::limits`. A new limit needs a row here.
 
+mod backups;
+
 use marram_admin;
 use marram_agent::{self as agent, websocket};
 use marram_config;
 use marram_config::manifest::{CACHE_BYTES, CACHE_BYTES_MAX};
-use marram_config::policies;
 use marram_config::units::Size;
 use marram_node::{coordinator, edge, logging, recorder};
 use marram_sandbox::limits as sandbox;
@@ -264,32 +265,10 @@ fn on_an_edge() -> Vec<Row> {
             "its connection is reset, and the log says why: the others do not wait",
         ),
     ];
-    rows.extend(of_backups());
+    rows.extend(backups::of_keys());
+    rows.extend(backups::of_backups());
     rows.extend(of_moves());
     rows
-}
-
-fn of_backups() -> [Row; 6] {
-    [
-        (
-            "copies at former owners that a shard reports as not needed until they certainly know",
-            shard::UNNEEDED_MAX.to_string(),
-            "further ones are reported once; a copy that is not reported stays until `keep.linger` is over",
-        ),
-        (
-            "earlier versions of pages that a cell keeps for its backup",
-            format!(
-                "1/{} of its memory, and {} at least",
-                sandbox::VERSIONS_MEMORY_PART,
-                size(sandbox::VERSIONS_BYTES_MIN)
-            ),
-            "a page that was not written for the longest time is sent whole the next time",
-        ),
-        ("the same, of all cells", size(sandbox::VERSIONS_BYTES_MAX), "as above"),
-        ("policies of an edge", policies::POLICIES_MAX.to_string(), "refused"),
-        ("edges that a policy names", policies::TARGETS_MAX.to_string(), "refused"),
-        ("groups over which a policy spreads sessions", policies::GROUPS_MAX.to_string(), "refused"),
-    ]
 }
 
 fn of_moves() -> [Row; 5] {
