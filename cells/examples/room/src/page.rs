@@ -1,6 +1,6 @@
 //! The room's page, for a browser that connects to a plain listener: its first line is a request of HTTP.
 
-/// The page. It connects to a listener for WebSocket and speaks in lines, as `nc` does.
+/// The page. It connects to a listener for WebSocket, at its own path, and speaks in lines, as `nc` does.
 const PAGE: &str = include_str!("room.html");
 
 /// The answer to a first line, if it is a request of HTTP. The connection ends with it.
@@ -12,8 +12,11 @@ pub(crate) fn answer(line: &str) -> Option<String> {
     }
     let path = target.split('?').next().unwrap_or_default();
     let (status, kind, body) = match (method, path) {
-        ("GET", "/") => ("200 OK", "text/html", PAGE),
-        ("GET", _) => ("404 Not Found", "text/plain", "The room's page is at /.\n"),
+        // Of several rooms, each has a path. Browsers ask for files, too: `/favicon.ico`.
+        ("GET", path) if !path.contains('.') => ("200 OK", "text/html", PAGE),
+        ("GET", _) => {
+            ("404 Not Found", "text/plain", "The room's page is at /, and at paths without a dot.\n")
+        }
         _ => ("405 Method Not Allowed", "text/plain", "The room's page can be read, with GET.\n"),
     };
     let len = body.len();
@@ -32,6 +35,10 @@ mod tests {
         let status = |line: &str| answer(line).map(|answer| answer.lines().next().unwrap().to_owned());
         assert_eq!(status("GET / HTTP/1.1").as_deref(), Some("HTTP/1.1 200 OK"));
         assert_eq!(status("GET /?gate=ws://a:1 HTTP/1.0").as_deref(), Some("HTTP/1.1 200 OK"));
+        assert_eq!(
+            status("GET /rooms/chess?gate=ws://a.example:1 HTTP/1.1").as_deref(),
+            Some("HTTP/1.1 200 OK")
+        );
         assert_eq!(status("GET /favicon.ico HTTP/1.1").as_deref(), Some("HTTP/1.1 404 Not Found"));
         assert_eq!(status("POST / HTTP/1.1").as_deref(), Some("HTTP/1.1 405 Method Not Allowed"));
         for line in ["", "GET", "GET /", "/name ann", "get up now", "GET / HTTP/1.1 now", "GET / HTTP/2"] {
