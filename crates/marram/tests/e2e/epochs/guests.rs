@@ -33,14 +33,19 @@ type Shared = Arc<(Mutex<Heard>, Condvar)>;
 /// One client of the hall.
 pub(super) struct Guest {
     seed: u64,
+    /// What it says first, before it has heard anything.
+    greeting: Vec<u8>,
     shared: Shared,
     thread: JoinHandle<()>,
 }
 
-/// What the guest with this seed says, piece by piece.
-fn words(seed: u64) -> impl Iterator<Item = Vec<u8>> {
+/// What the guest with this seed and greeting says, piece by piece.
+fn words(seed: u64, greeting: &[u8]) -> impl Iterator<Item = Vec<u8>> + use<> {
     let mut random = Seeded::new(seed);
-    std::iter::repeat_with(move || (0..PIECE).map(|_| random.below(256).to_le_bytes()[0]).collect())
+    let greeting = Some(greeting.to_vec()).filter(|greeting| !greeting.is_empty());
+    let random =
+        std::iter::repeat_with(move || (0..PIECE).map(|_| random.below(256).to_le_bytes()[0]).collect());
+    greeting.into_iter().chain(random)
 }
 
 fn lock(shared: &Shared) -> MutexGuard<'_, Heard> {
@@ -50,15 +55,20 @@ fn lock(shared: &Shared) -> MutexGuard<'_, Heard> {
 impl Guest {
     /// Connects. It speaks from its first record on.
     pub(super) fn start(address: SocketAddr, seed: u64) -> Self {
-        let shared = Shared::default();
-        let heard = Arc::clone(&shared);
+        Self::start_with(address, seed, b"")
+    }
+
+    /// As [`Self::start`], and says this first, by which its cell is chosen.
+    pub(super) fn start_with(address: SocketAddr, seed: u64, greeting: &[u8]) -> Self {
+        let (shared, greeting) = (Shared::default(), greeting.to_vec());
+        let (heard, says) = (Arc::clone(&shared), greeting.clone());
         let thread = thread::spawn(move || {
-            if let Err(error) = talk(address, seed, &heard) {
+            if let Err(error) = talk(address, (seed, &says), &heard) {
                 lock(&heard).error = Some(error);
             }
             heard.1.notify_all();
         });
-        Self { seed, shared, thread }
+        Self { seed, greeting, shared, thread }
     }
 
     /// Waits until `more` further pieces have come back.
@@ -86,11 +96,16 @@ impl Guest {
 }
 
 /// Says a piece, hears of it, and so on until it is told to stop.
-fn talk(address: SocketAddr, seed: u64, shared: &Shared) -> Result<(), String> {
+fn talk(address: SocketAddr, (seed, greeting): (u64, &[u8]), shared: &Shared) -> Result<(), String> {
     let mut stream = TcpStream::connect(address).map_err(|error| error.to_string())?;
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.set_nodelay(true).unwrap();
-    let (mut words, mut said, mut port) = (words(seed), 0, None);
+    let (mut words, mut said, mut port) = (words(seed, greeting), 0, None);
+    if !greeting.is_empty() {
+        let piece = words.next().expect("it is the greeting");
+        stream.write_all(&piece).map_err(|error| error.to_string())?;
+        said += piece.len() as u64;
+    }
     let mut bytes = [0; HallRecord::SIZE];
     loop {
         match stream.read_exact(&mut bytes) {
@@ -135,7 +150,7 @@ pub(super) fn finish(guests: Vec<Guest>) {
         assert_eq!(heard.error, None, "guest {}", guest.seed);
         let (first, last) = (heard.records.first().unwrap(), heard.records.last().unwrap());
         assert_eq!((first.deed, last.deed, last.port), (Deed::Joined, Deed::Left, first.port));
-        joined.insert(first.index, guest.seed);
+        joined.insert(first.index, (guest.seed, guest.greeting));
         for record in &heard.records {
             assert_eq!(history.entry(record.index).or_insert(*record), record, "guest {}", guest.seed);
         }
@@ -146,8 +161,8 @@ pub(super) fn finish(guests: Vec<Guest>) {
     for record in history.values() {
         match record.deed {
             Deed::Joined => {
-                let seed = joined[&record.index];
-                let before = here.insert(record.port, (record.speaker, Vec::new(), words(seed)));
+                let (seed, greeting) = &joined[&record.index];
+                let before = here.insert(record.port, (record.speaker, Vec::new(), words(*seed, greeting)));
                 assert!(before.is_none(), "{record:?}: another guest is at that port");
             }
             Deed::Spoke | Deed::Left => {

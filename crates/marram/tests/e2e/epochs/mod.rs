@@ -5,6 +5,7 @@ mod coordinator;
 mod gates;
 mod guests;
 mod hall;
+mod keys;
 mod kills;
 mod lost;
 mod moves;

@@ -5,7 +5,7 @@ use crate::support::{
     stream::{Stream, echo, until},
 };
 use hyper::Method;
-use marram_cluster::{Layout, TestCluster, TestStore};
+use marram_cluster::{Layout, TempDir, TestCluster, TestStore};
 use serde_json::Value;
 use std::{collections::BTreeMap, net::SocketAddr};
 
@@ -34,6 +34,8 @@ pub(super) struct Seen {
     pub(super) owner: usize,
     /// Its backup, if a claim names one.
     pub(super) backup: Option<usize>,
+    /// Its key, if it is one of several shared cells.
+    pub(super) key: Option<String>,
     generation: u64,
 }
 
@@ -72,10 +74,16 @@ impl World {
     }
 
     /// As [`Self::without_agents`], with another cell, which is also the app's name, and the rest of its manifest.
-    pub(super) fn with_app(layout: Layout, edges: usize, (app, rest): (&str, &str)) -> Self {
-        let mut cluster =
-            TestCluster::new(layout, |place| Ok(vec![support::cells().manifest(place, app, app, rest)?]))
-                .unwrap();
+    pub(super) fn with_app(layout: Layout, edges: usize, app: (&str, &str)) -> Self {
+        Self::with_apps(layout, edges, &[app])
+    }
+
+    /// As [`Self::with_app`], with several.
+    pub(super) fn with_apps(layout: Layout, edges: usize, apps: &[(&str, &str)]) -> Self {
+        let manifests = |place: &TempDir| {
+            apps.iter().map(|(app, rest)| support::cells().manifest(place, app, app, rest)).collect()
+        };
+        let mut cluster = TestCluster::new(layout, manifests).unwrap();
         let store = support::store(&cluster.logs);
         let addresses: Vec<String> =
             cluster.edge_addresses()[..edges].iter().map(SocketAddr::to_string).collect();
@@ -142,7 +150,9 @@ impl World {
         let named = keepers.iter().find(|keeper| keeper["kind"] == "backup" && keeper["ready"] == true);
         let backup =
             named.filter(|_| row["backup"] == "backed").map(|keeper| keeper["name"].as_str().unwrap());
-        Some(Seen { owner, backup: backup.and_then(|name| self.names.get(name).copied()), generation })
+        let (backup, key) =
+            (backup.and_then(|name| self.names.get(name).copied()), row["key"].as_str().map(str::to_owned));
+        Some(Seen { owner, backup, key, generation })
     }
 
     /// A manifest to deploy, with this `[epoch]` table.

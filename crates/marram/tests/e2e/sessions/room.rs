@@ -1,19 +1,13 @@
 //! The chat room: one cell, its clients in terminals and browsers. All see the same lines in one order; one that never reads, one
 //! that floods and one that sends garbage cost only themselves; and the page that the room serves talks to `nc`.
 
-use crate::support::{
-    self,
-    browser::Browser,
-    websocket::{Raw, request},
-};
+use crate::support::{self, browser::Browser, chat::Client};
 use marram_cluster::{AgentSide, TestCluster, free_address};
 use std::{
-    io::{BufRead, BufReader, Read, Write},
-    net::{SocketAddr, TcpStream},
-    time::Duration,
+    io::{Read, Write},
+    net::SocketAddr,
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
 /// With the name, less than a client may say at once.
 const LINES: usize = 5;
 
@@ -33,94 +27,16 @@ fn room(purpose: &'static str) -> (TestCluster, SocketAddr, SocketAddr) {
     (cluster, plain, web)
 }
 
-/// A client that reads.
-enum Client {
-    Terminal(BufReader<TcpStream>),
-    /// With lines that have come and were not asked for.
-    Browser(Raw, Vec<String>),
-}
-
-impl Client {
-    fn terminal(to: SocketAddr) -> Self {
-        let stream = TcpStream::connect(to).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        Self::Terminal(BufReader::new(stream))
-    }
-
-    fn browser(to: SocketAddr, page_at: SocketAddr) -> Self {
-        let mut client = Raw::new(to);
-        let head = client.ask(&request("/", &format!("Origin: http://{page_at}\r\n")));
-        assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
-        Self::Browser(client, Vec::new())
-    }
-
-    fn say(&mut self, line: &str) {
-        match self {
-            Self::Terminal(stream) => writeln!(stream.get_mut(), "{line}").unwrap(),
-            Self::Browser(client, _) => client.send(0x81, format!("{line}\n").as_bytes()),
-        }
-    }
-
-    /// The next line; an empty one at the end of the connection.
-    fn hear(&mut self) -> String {
-        match self {
-            Self::Terminal(stream) => {
-                let mut line = String::new();
-                stream.read_line(&mut line).unwrap();
-                line.trim_end().to_owned()
-            }
-            Self::Browser(client, lines) => {
-                while lines.is_empty() {
-                    let (first, payload) = client.frame();
-                    assert_eq!(first, 0x81, "text, in whole messages");
-                    let text = String::from_utf8(payload).unwrap();
-                    assert!(text.ends_with('\n'), "whole lines: {text:?}");
-                    lines.extend(text.lines().rev().map(str::to_owned));
-                }
-                lines.pop().unwrap()
-            }
-        }
-    }
-
-    /// Receives until this line has come.
-    fn hear_until(&mut self, wanted: &str) {
-        loop {
-            let line = self.hear();
-            assert!(!line.is_empty(), "the connection ended before {wanted:?}");
-            if line == wanted {
-                return;
-            }
-        }
-    }
-
-    /// The next lines that were said.
-    fn said(&mut self, count: usize) -> Vec<String> {
-        let mut said = Vec::new();
-        while said.len() < count {
-            let line = self.hear();
-            assert!(!line.is_empty() && !line.starts_with("error "), "{line:?} after {said:?}");
-            said.extend(Some(line).filter(|line| !line.starts_with("* ")));
-        }
-        said
-    }
-
-    fn join(mut self, name: &str, here: &str) -> Self {
-        self.say(&format!("/name {name}"));
-        self.hear_until(&format!("* you are {name}; here: {here}"));
-        self
-    }
-}
-
 #[test]
 fn terminals_and_browsers_see_the_same_lines_whatever_others_do() {
     let (_cluster, plain, web) = room("room");
     // Each on its own port, so the order in `here` is that of their connections.
     let ann = Client::terminal(plain).join("ann", "ann");
-    let bob = Client::browser(web, plain).join("bob", "ann, bob");
+    let bob = Client::browser(web, "/", plain).join("bob", "ann, bob");
     // It never reads again.
     let _mute = Client::terminal(plain).join("mute", "ann, bob, mute");
     let flood = Client::terminal(plain).join("flood", "ann, bob, mute, flood");
-    let cy = Client::browser(web, plain).join("cy", "ann, bob, mute, flood, cy");
+    let cy = Client::browser(web, "/", plain).join("cy", "ann, bob, mute, flood, cy");
 
     let flooding = std::thread::spawn(move || {
         let Client::Terminal(mut stream) = flood else { panic!("it is one") };

@@ -2,6 +2,7 @@
 
 pub(crate) mod browser;
 pub(crate) mod caches;
+pub(crate) mod chat;
 pub(crate) mod counting;
 pub(crate) mod digits;
 pub(crate) mod etcd;
