@@ -23,15 +23,11 @@ impl Shard {
         }
         if to.edge == self.config.edge {
             return Err(format!(
-                "a shared cell is on the shard that its app's name selects: {}",
+                "a shared cell is on the shard that its app's name and its key select: {}",
                 self.config.shard
             ));
         }
-        let name = self.groups.of_session(id);
-        if name.is_some_and(|name| self.moving_cells(name).any(|other| other != id)) {
-            return Err("another cell of its slot moves already, and takes it along".into());
-        }
-        let group = name.and_then(|name| self.groups.get(name));
+        let group = self.groups.of_session(id).and_then(|name| self.groups.get(name));
         let backup = group.filter(|group| group.is_backed()).and_then(|group| group.claimed_backup());
         let Some(backup) = backup else {
             return Err("a shared cell moves to its backup, and it has none now: try again".into());
@@ -44,9 +40,10 @@ impl Shard {
         }
         let shard = self.sessions.get(id).and_then(|it| it.placing.backup()).map(|placed| placed.role.shard);
         match (shard, to.shard) {
-            (Some(at), Some(named)) if at != named => {
-                Err(format!("at `{}` the cell would be on shard {at}, which its app's name selects", to.edge))
-            }
+            (Some(at), Some(named)) if at != named => Err(format!(
+                "at `{}` the cell would be on shard {at}, which its app's name and its key select",
+                to.edge
+            )),
             _ => Ok(()),
         }
     }
@@ -68,6 +65,15 @@ impl Shard {
     pub(super) fn may_hand_over_cell(&self, id: SessionId) -> bool {
         let group = self.groups.of_session(id).and_then(|name| self.groups.get(name));
         group.is_some_and(|group| group.may_hand_over())
+    }
+
+    /// This edge has claimed the group of a cell, which leaves. If the cell was to move there, it has: perhaps with another one of its slot,
+    /// that was handed over first.
+    pub(super) fn cell_claimed(&mut self, id: SessionId, edge: &str) {
+        let moving = self.sessions.get_mut(id).and_then(|session| session.moving.as_deref_mut());
+        if let Some(moving) = moving.filter(|moving| moving.to.edge == edge) {
+            moving.arrive();
+        }
     }
 
     /// Whether a shared cell is handed over, alone or with another one of its slot, and it is not known yet which edge goes on.

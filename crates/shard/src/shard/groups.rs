@@ -387,6 +387,7 @@ impl Shard {
                 let reason = format!("`{}` has claimed the session's group", holder.primary);
                 self.slots.group_gone(now.mono_ns, name);
                 for id in self.groups.end(name) {
+                    self.cell_claimed(id, &holder.primary);
                     self.with_owner(now, id, out, |owner, effects| {
                         owner.step_down(Code::Superseded, reason.clone(), effects);
                     });

@@ -378,9 +378,9 @@ impl Shard {
         (code, reason): (Code, &str),
         out: &mut Vec<ShardOutput>,
     ) {
-        let handed_over = moving.is_handed_over() && code == Code::Superseded;
+        let has_moved = moving.may_have_arrived() && code == Code::Superseded;
         let why = format!("the session left meanwhile: {reason}");
-        self.report_move(now, id, moving, (!handed_over).then_some(&why), out);
+        self.report_move(now, id, moving, (!has_moved).then_some(&why), out);
     }
 
     fn report_move(

@@ -18,7 +18,7 @@ const CANCEL_TAG: u64 = 1 << 38;
 /// Tag of a question what the moves would be.
 const PLAN_TAG: u64 = 1 << 39;
 /// What a refusal says, in part. Any other one would be an error.
-const EXPLAINED: [&str; 8] = [
+const EXPLAINED: [&str; 7] = [
     "already",
     "try again",
     "not connected",
@@ -26,7 +26,6 @@ const EXPLAINED: [&str; 8] = [
     "asks for a standby",
     "cell = \"shared\"",
     "a shared cell",
-    "takes it along",
 ];
 /// The same for what the other edge says, or for its silence.
 const EXPLAINED_THERE: [&str; 7] = [

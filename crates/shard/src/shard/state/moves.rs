@@ -47,6 +47,8 @@ pub(crate) struct Move {
     /// When it was asked for.
     pub(crate) asked_ns: u64,
     stage: Stage,
+    /// Whether the edge has claimed it.
+    has_arrived: bool,
     begun_ns: Option<u64>,
     until_ns: Option<u64>,
     /// Since when its copy waits for bandwidth, if it does, and for how long it did before.
@@ -62,6 +64,7 @@ impl Move {
             others: Vec::new(),
             asked_ns: now_ns,
             stage: Stage::Waiting,
+            has_arrived: false,
             begun_ns: None,
             until_ns: None,
             limited_since_ns: None,
@@ -120,6 +123,16 @@ impl Move {
     /// Whether the edge was told to take the session over.
     pub(crate) fn is_handed_over(&self) -> bool {
         matches!(self.stage, Stage::HandedOver(_))
+    }
+
+    /// The edge has claimed it.
+    pub(crate) fn arrive(&mut self) {
+        self.has_arrived = true;
+    }
+
+    /// Whether the edge has it, if its owner here was replaced.
+    pub(crate) fn may_have_arrived(&self) -> bool {
+        self.has_arrived || self.is_handed_over()
     }
 
     /// How long it has been under way; none if it still waits.

@@ -8,9 +8,9 @@ use marram_session::owner::BackupForm;
 use marram_shard::api::ToShard;
 
 /// Less than any timeout, and less than an agent's first wait.
-const SOON_MS: u64 = 5;
+pub(super) const SOON_MS: u64 = 5;
 
-fn number(edge: &str) -> usize {
+pub(super) fn number(edge: &str) -> usize {
     edge.strip_prefix('e').and_then(|number| number.parse().ok()).expect("edges are e0, e1, ..")
 }
 
@@ -148,7 +148,7 @@ fn a_cell_goes_on_if_its_backup_does_not_take_it_in_time() {
 
 /// What happens to an edge in the middle of a hand-over.
 #[derive(Clone, Copy, PartialEq, Debug)]
-enum Fault {
+pub(super) enum Fault {
     PrimaryDies,
     PrimarySleeps,
     BackupSleeps,
@@ -156,7 +156,7 @@ enum Fault {
     StoreAway,
 }
 
-fn disturb(world: &mut World, fault: Fault, [at, backup]: [usize; 2]) {
+pub(super) fn disturb(world: &mut World, fault: Fault, [at, backup]: [usize; 2]) {
     match fault {
         Fault::PrimaryDies => world.kills(at),
         Fault::PrimarySleeps => world.freezes(at),
@@ -194,95 +194,6 @@ fn a_hand_over_that_is_disturbed_at_any_step_leaves_one_history() {
                 }
                 is_one_history(&world, &clients);
             }
-        }
-    }
-}
-
-/// Three edges with a slot of three cells, and two clients of each: where it runs, where its backup is, and the clients by key.
-fn keyed(form: BackupForm) -> (World, [usize; 2], Vec<Vec<usize>>) {
-    let mut world = World::with_keys(3, form, 1);
-    let clients = ["a", "b", "c"].map(|key| vec![world.joins_cell(0, key), world.joins_cell(1, key)]);
-    world.runs(1_500);
-    let at = world.runs_at()[0];
-    let backup = number(&world.backup_at(at).expect("it has a backup"));
-    (world, [at, backup], clients.into())
-}
-
-/// Each cell's clients have heard this, in one history.
-fn have_heard(world: &World, clients: &[Vec<usize>], text: &str, what: &str) {
-    for of_key in clients {
-        is_one_history(world, of_key);
-        for client in of_key {
-            assert!(heard(world, *client, text), "{what}: {client}: {text}: {:?}", world.notes);
-            assert_eq!(world.ended(*client), None, "{what}: {client}");
-        }
-    }
-}
-
-#[test]
-fn a_cell_that_moves_takes_the_others_of_its_slot_along() {
-    for form in FORMS {
-        for stops in [false, true] {
-            let (mut world, [at, backup], clients) = keyed(form);
-            let what = format!("{form:?}, {stops}");
-            if stops {
-                world.control(at, ToShard::Drain);
-            } else {
-                world.moves(at, &format!("e{backup}"));
-            }
-            clients.iter().for_each(|of_key| world.says(of_key[0], "during"));
-            world.runs(SOON_MS);
-            assert_eq!((world.runs_at(), world.cells_at(backup).len()), (vec![backup], 3), "{what}");
-            assert_eq!(world.moves, [""], "{what}");
-            have_heard(&world, &clients, "during", &what);
-            // A key that has no cell yet begins there, too.
-            let late = world.comes_for(at, "late");
-            world.runs(SOON_MS);
-            assert!(heard(&world, late, "hi"), "{what}: {:?}", world.heard(late));
-            if stops {
-                assert_eq!(world.drained, [at]);
-                world.kills(at);
-            }
-            clients.iter().for_each(|of_key| world.says(of_key[1], "after"));
-            world.runs(LONG_MS);
-            have_heard(&world, &clients, "after", &what);
-        }
-    }
-}
-
-#[test]
-fn a_second_cell_of_a_slot_that_moves_is_not_moved() {
-    let (mut world, [at, backup], clients) = keyed(BackupForm::Log);
-    world.moves_all(at, &format!("e{backup}"));
-    world.runs(SOON_MS);
-    let along = |why: &&String| why.contains("takes it along");
-    assert_eq!((world.moves.iter().filter(along).count(), world.moves.len()), (2, 3), "{:?}", world.moves);
-    assert_eq!(world.runs_at(), [backup]);
-    clients.iter().for_each(|of_key| world.says(of_key[1], "after"));
-    world.runs(SOON_MS);
-    have_heard(&world, &clients, "after", "");
-}
-
-#[test]
-fn a_slot_whose_hand_over_is_disturbed_at_any_step_has_one_history_of_each_cell() {
-    use Fault::{BackupSleeps, BackupStops, PrimaryDies, PrimarySleeps, StoreAway};
-    for fault in [PrimaryDies, PrimarySleeps, BackupSleeps, BackupStops, StoreAway] {
-        for steps in (0..60).step_by(4) {
-            let what = format!("{fault:?} after {steps} steps");
-            let (mut world, [at, backup], clients) = keyed(BackupForm::Log);
-            world.moves(at, &format!("e{backup}"));
-            clients.iter().for_each(|of_key| world.says(of_key[0], "during"));
-            world.settles_some(steps);
-            disturb(&mut world, fault, [at, backup]);
-            world.runs(LONG_MS);
-            world.store.away = false;
-            world.thaws(at);
-            world.thaws(backup);
-            clients.iter().for_each(|of_key| world.says(of_key[1], "after"));
-            world.runs(LONG_MS);
-            assert_eq!(world.runs_at().len(), 1, "{what}: {:?}", world.notes);
-            have_heard(&world, &clients, "during", &what);
-            have_heard(&world, &clients, "after", &what);
         }
     }
 }

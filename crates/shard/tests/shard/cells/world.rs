@@ -398,22 +398,11 @@ impl World {
 
     /// An operator moves the cell that runs on an edge, or one of them, to another edge.
     pub(crate) fn moves(&mut self, from: usize, to: &str) {
-        let cell = *self.cells_that_run(from).first().expect("it runs a cell");
-        self.moves_it(from, cell, to);
-    }
-
-    /// An operator moves each cell that runs on an edge to another one.
-    pub(crate) fn moves_all(&mut self, from: usize, to: &str) {
-        self.cells_that_run(from).into_iter().for_each(|cell| self.moves_it(from, cell, to));
-    }
-
-    fn cells_that_run(&self, edge: usize) -> Vec<SessionId> {
-        let shard = self.edges[edge].shard.as_ref().expect("it is alive");
-        let runs = |owner: &&Owner| owner.phase() == OwnerPhase::Running;
-        shard.owners().filter(runs).map(Owner::session).collect()
-    }
-
-    fn moves_it(&mut self, from: usize, session: SessionId, to: &str) {
+        let shard = self.edges[from].shard.as_ref().expect("it is alive");
+        let mut owners = shard.owners();
+        let is_it = |owner: &&Owner| owner.phase() == OwnerPhase::Running;
+        let session = owners.find(is_it).expect("it runs a cell").session();
+        drop(owners);
         let wish = MoveWish { to: Destination::edge(to), replace: false, force: false };
         self.tell(from, ToShard::Move(MoveSession { tag: 1, session, wish }));
     }
