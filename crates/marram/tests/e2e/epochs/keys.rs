@@ -143,6 +143,34 @@ fn each_key_has_one_history_with_a_standby() {
 }
 
 #[test]
+fn the_cells_of_a_slot_move_together() {
+    let mut halls = Halls::new("keys-moves", 3, &format!("slots = 1\n{}", keyed(&epochs("every = \"1ms\""))));
+    for key in [LOBBY, "aaaa", "bbbb", LOBBY, "aaaa", "bbbb"] {
+        halls.join(key);
+    }
+    for stops in [false, true] {
+        halls.hear();
+        let (cells, rows) = (halls.backed(), halls.world.rows(halls.backed()[LOBBY].owner));
+        let Seen { owner, backup, .. } = cells[LOBBY];
+        assert!(cells.values().all(|cell| (cell.owner, cell.backup) == (owner, backup)), "{cells:?}");
+        let backup = backup.unwrap();
+        if stops {
+            let edge = &mut halls.world.cluster.edges[owner];
+            edge.terminate();
+            edge.process().unwrap().wait().unwrap();
+            edge.kill();
+        } else {
+            let cell = rows.iter().find(|row| row["key"] == "aaaa").expect("it is in the list");
+            let to = halls.world.name(backup);
+            halls.world.marram(owner, &["move", cell["session"].as_str().unwrap(), "--to", &to]);
+        }
+        halls.hear();
+        assert!(halls.backed().values().all(|cell| cell.owner == backup), "{:?}", halls.backed());
+    }
+    halls.finish();
+}
+
+#[test]
 fn clients_of_a_gate_have_keys() {
     const GATE: usize = 2;
     let mut halls = Halls::new("keys-gate", 3, &keyed(&epochs("every = \"1ms\"")));
