@@ -106,7 +106,7 @@ fn a_hand_over_of_a_slot_that_is_disturbed_at_any_step_leaves_one_history_for_ea
                 world.moves(at, &format!("e{backup}"));
                 say(&mut world, &clients, "during");
                 // It comes for a cell that does not exist yet.
-                let late = world.comes_for(steps / 3 % 3, "late");
+                let late = world.comes_for(steps % 3, "late");
                 world.settles_some(steps);
                 disturb(&mut world, fault, [at, backup]);
                 world.runs(LONG_MS);
