@@ -9,8 +9,8 @@ use marram_wire::id::SessionId;
 
 /// Of more clients the one that asked first is forgotten: it waits for longer.
 const CLIENTS_MAX: usize = 1_024;
-/// Longer than an end waits between two hellos.
-const VALID_NS: u64 = 5_000_000_000;
+/// Longer than an end waits between two hellos here: meanwhile another edge may hold one for as long as it asks the coordinator.
+const VALID_NS: u64 = 30_000_000_000;
 
 /// When each of these clients said hello last.
 #[derive(Debug, Default)]
