@@ -53,8 +53,9 @@ pub(super) fn deploy(state: &AdminState, upload: &Upload) -> Result<Value, Refus
 
 /// Deploys an image that is in the cache because it was deployed here before.
 pub(super) fn deploy_kept(state: &AdminState, text: &str, image: ImageHash) -> Result<Value, Refusal> {
-    let manifest = read(state, text)?;
-    chains::keys_are_granted(state, &open(state)?, &manifest.name, image)?;
+    let (manifest, images) = (read(state, text)?, open(state)?);
+    chains::was_made_for(&images, &manifest.name, manifest.slots, image)?;
+    chains::keys_are_granted(state, &images, &manifest.name, image)?;
     announce(state, &manifest, text, image)
 }
 

@@ -9,6 +9,8 @@
 //!
 //! Each stage has an image of its own, named by the digest of module, files and quotas, so that
 //! stages shared by several apps are compiled and stored once. The chain's image lists theirs.
+//! The first one of an app with keys is also named by the number of its slots: two edges with another
+//! number have other versions of the app, and no key has two cells of one version.
 //! Since the digest of the whole names what a session runs, edges with different `[chain]` tables
 //! could not recover each other's sessions; [`agrees`] refuses such a pair where an app is copied.
 
@@ -21,7 +23,7 @@ use marram_config::manifest::{Manifest, Stage, StageQuotas, TreeFile};
 use marram_http::Refusal;
 use marram_node::keys;
 use marram_sandbox::{
-    Chain, DeployError, ImageFault, ImageFile, Images, KeyId, LoadError, Quotas, reads_cache,
+    AppParts, Chain, DeployError, ImageFault, ImageFile, Images, KeyId, LoadError, Quotas, reads_cache,
 };
 use marram_wire::id::ImageHash;
 
@@ -52,7 +54,7 @@ fn own_stages(images: &Images, manifest: &Manifest, upload: &Upload) -> Result<V
     all_came(manifest, &upload.parts)?;
     let mut parts = &upload.parts[..];
     let mut stages = Vec::with_capacity(manifest.stages.len());
-    for stage in &manifest.stages {
+    for (number, stage) in manifest.stages.iter().enumerate() {
         let (own, rest) = parts.split_at(1 + stage.files.len());
         parts = rest;
         // Found here and not by the first session: a cell without a cache could only be stopped
@@ -62,7 +64,16 @@ fn own_stages(images: &Images, manifest: &Manifest, upload: &Upload) -> Result<V
         }
         let files = tree(&stage.files, &own[1..]);
         let keys = named_keys(stage, &files)?;
-        let info = images.deploy_with_keys(&own[0], &files, &keys, &quotas(manifest, &stage.quotas));
+        // Once in a chain is enough: its name covers those of its stages.
+        let slots = if number == 0 { manifest.slots } else { 0 };
+        let quotas = quotas(manifest, &stage.quotas);
+        let info = images.deploy_app(&AppParts {
+            module: &own[0],
+            files: &files,
+            keys: &keys,
+            quotas: &quotas,
+            slots,
+        });
         let info = info.map_err(|error| in_stage(manifest, stage, &error))?;
         was_rebuilt(info.hash, info.rebuilt.as_ref());
         stages.push((stage.name.clone(), info.hash));
@@ -165,6 +176,26 @@ pub(super) fn keys_are_granted(
         }
     }
     Ok(())
+}
+
+/// Checks that an image which was not made from this manifest now is one of so many slots. The manifest may say another number than it did when
+/// the image was made, if it does not say one: another version of Marram may have another default.
+///
+/// # Errors
+/// With 422 if it is not, or the image cannot be read.
+pub(super) fn was_made_for(images: &Images, app: &str, slots: u32, image: ImageHash) -> Result<(), Refusal> {
+    let refuse = |what: String, fix: &str| Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, what, fix));
+    match images.has_slots(image, slots) {
+        _ if slots == 0 => Ok(()),
+        Ok(true) => Ok(()),
+        Ok(false) => refuse(
+            format!(
+                "the image {image} of `{app}` was made for another number of slots than {slots}, which the manifest asks for"
+            ),
+            "write `slots` in the manifest as it was, or deploy the app again: another number is another version of it",
+        ),
+        Err(error) => refuse(error.to_string(), "deploy the app again"),
+    }
 }
 
 /// The session's limits are part of the image only if there is one stage: each of several may be a stage of other apps too.
@@ -289,4 +320,46 @@ pub(super) fn agrees(
 
 fn hashes(stages: &[Named]) -> Vec<ImageHash> {
     stages.iter().map(|(_, hash)| *hash).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use marram_config::manifest::FILE_NAME;
+    use marram_config::source::Source;
+
+    /// The smallest module that can be an app, with memory and the two functions that each needs, in the binary format.
+    const MODULE: &[u8] = b"\0asm\x01\0\0\0\
+        \x01\x0c\x02\x60\x01\x7f\x01\x7f\x60\x03\x7f\x7f\x7f\0\
+        \x03\x03\x02\0\x01\
+        \x05\x03\x01\0\x01\
+        \x07\x27\x03\x06memory\x02\0\x0cmarram_alloc\0\0\x0bmarram_recv\0\x01\
+        \x0a\x09\x02\x04\0\x41\0\x0b\x02\0\x0b";
+
+    #[test]
+    fn another_number_of_slots_is_another_image() {
+        let dir = std::env::temp_dir().join(format!("marram-slots-{}", std::process::id()));
+        let images = Images::open(&dir).expect("a place for images");
+        let manifest = |stages: &str, slots| {
+            let source = Source::new(FILE_NAME, format!("name = \"hall\"\n{stages}"));
+            Manifest { slots, ..Manifest::parse(&source).expect("a manifest") }
+        };
+        let chain =
+            "[[stage]]\nname = \"a\"\nmodule = \"a.wasm\"\n[[stage]]\nname = \"b\"\nmodule = \"a.wasm\"\n";
+        for (stages, count) in [("module = \"a.wasm\"\n", 1), (chain, 2)] {
+            let upload = Upload { manifest: String::new(), parts: vec![Bytes::from_static(MODULE); count] };
+            let made = |slots| match check(&images, &manifest(stages, slots), &upload) {
+                Ok(image) => image,
+                Err(refusal) => panic!("{refusal:?}"),
+            };
+            let [none, some, more] = [0, 64, 128].map(made);
+            assert!(none != some && none != more && some != more);
+            for (slots, image) in [(0, none), (64, some), (128, more)] {
+                assert!(was_made_for(&images, "hall", slots, image).is_ok());
+            }
+            let Err(refusal) = was_made_for(&images, "hall", 128, some) else { panic!("it has 64 slots") };
+            assert!(format!("{refusal:?}").contains("128"), "{refusal:?}");
+        }
+        std::fs::remove_dir_all(&dir).expect("it is there");
+    }
 }

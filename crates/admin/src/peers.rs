@@ -239,6 +239,7 @@ fn fetch_from(state: &AdminState, peer: &str, version: &AppVersion) -> Result<Ap
     }
     let images = Images::open(&state.images)?;
     bring(&client, &images, image)?;
+    chains::was_made_for(&images, &app.name, app.slots, image)?;
     chains::keys_are_granted(state, &images, &app.name, image)?;
     Ok(app)
 }

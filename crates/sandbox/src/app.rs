@@ -42,12 +42,31 @@ const VERSION: u32 = 1;
 /// Written if the app names a key. An app without keys keeps the first layout, so that its digest,
 /// and with it the image of every session that runs it, stays the same as before keys existed.
 const VERSION_KEYS: u32 = 2;
+/// Written if the app's clients have one cell for each key, for the same reason.
+const VERSION_SLOTS: u32 = 3;
+
+/// What an app is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct AppParts<'a> {
+    /// The module.
+    pub module: &'a [u8],
+    /// Its files, in any order.
+    pub files: &'a [ImageFile],
+    /// Keys that the host signs with for the cells, in the order of the numbers that the guest uses.
+    pub keys: &'a [KeyId],
+    /// What a cell may use.
+    pub quotas: &'a Quotas,
+    /// How many slots the keys of its clients are spread over; 0 if it has no such keys. No cell observes it: with another number a key
+    /// is in another slot, so that is another version of the app, with cells of its own.
+    pub slots: u32,
+}
 
 /// A deployed app. Encoded:
 ///
 /// ```text
 /// | magic 4 | version 4 | determinism version 4 | quotas 39 |
-/// | key count 1 | (key 32)* |  in version 2 alone, with one key or more
+/// | key count 1 | (key 32)* |  in version 2 with one key or more, and in version 3
+/// | slots 4 |  in version 3 alone, one or more
 /// | file count 4 | (path length 4 | path | contents length 4 | contents)* | module: the rest |
 /// ```
 ///
@@ -62,20 +81,26 @@ pub(crate) struct App {
     pub(crate) quotas: Quotas,
     /// Keys that the host signs with for the cells, in the order of the numbers that the guest uses.
     pub(crate) keys: Vec<KeyId>,
+    /// As in [`AppParts::slots`].
+    pub(crate) slots: u32,
 }
 
 impl App {
     /// An app with its files in the order of their paths, so that the order in which they were given has no effect.
-    pub(crate) fn new(
-        module: &[u8],
-        files: &[ImageFile],
-        keys: &[KeyId],
-        quotas: &Quotas,
-    ) -> Result<Self, String> {
+    pub(crate) fn new(parts: &AppParts<'_>) -> Result<Self, String> {
+        let AppParts { module, files, keys, quotas, slots } = *parts;
         let mut files = files.to_vec();
         files.sort_by(|a, b| a.path.cmp(&b.path));
         check_files(&files)?;
-        Ok(Self { module: module.to_vec(), files, quotas: *quotas, keys: keys.to_vec() })
+        Ok(Self { module: module.to_vec(), files, quotas: *quotas, keys: keys.to_vec(), slots })
+    }
+
+    fn version(&self) -> u32 {
+        match (self.slots, self.keys.is_empty()) {
+            (0, true) => VERSION,
+            (0, false) => VERSION_KEYS,
+            _ => VERSION_SLOTS,
+        }
     }
 
     /// Writes the layout above. The same app always gives the same bytes.
@@ -87,11 +112,15 @@ impl App {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.module.len() + 64);
         out.extend_from_slice(&MAGIC);
-        put_u32(&mut out, if self.keys.is_empty() { VERSION } else { VERSION_KEYS });
+        let version = self.version();
+        put_u32(&mut out, version);
         put_u32(&mut out, DETERMINISM_VERSION);
         out.extend_from_slice(&self.quotas.encode());
-        if !self.keys.is_empty() {
+        if version != VERSION {
             encode_keys(&self.keys, &mut out);
+        }
+        if version == VERSION_SLOTS {
+            put_u32(&mut out, self.slots);
         }
         put_u32(&mut out, u32::try_from(self.files.len()).expect("checked against IMAGE_FILES_MAX"));
         for file in &self.files {
@@ -113,9 +142,8 @@ impl App {
         if reader.take(4) != Some(&MAGIC) {
             return Err("it does not begin with the header of an app".into());
         }
-        let has_keys = match reader.u32() {
-            Some(VERSION) => false,
-            Some(VERSION_KEYS) => true,
+        let version = match reader.u32() {
+            Some(version @ (VERSION | VERSION_KEYS | VERSION_SLOTS)) => version,
             _ => return Err("it has another format version".into()),
         };
         if reader.u32() != Some(DETERMINISM_VERSION) {
@@ -123,9 +151,15 @@ impl App {
         }
         let quotas: Option<&[u8; QUOTAS_BYTES]> = reader.take(QUOTAS_BYTES).and_then(|q| q.try_into().ok());
         let quotas = quotas.and_then(Quotas::decode).ok_or("its quotas are invalid")?;
-        let keys = match has_keys {
-            true => decode_keys(&mut reader).filter(|keys| !keys.is_empty()).ok_or("its keys are invalid")?,
-            false => Vec::new(),
+        let keys = match version {
+            VERSION => Vec::new(),
+            _ => decode_keys(&mut reader)
+                .filter(|keys| version == VERSION_SLOTS || !keys.is_empty())
+                .ok_or("its keys are invalid")?,
+        };
+        let slots = match version {
+            VERSION_SLOTS => reader.u32().filter(|slots| *slots > 0).ok_or("its slots are invalid")?,
+            _ => 0,
         };
         let count =
             reader.u32().filter(|count| *count as usize <= IMAGE_FILES_MAX).ok_or("too many files")?;
@@ -139,7 +173,7 @@ impl App {
             files.push(ImageFile { path: path.into(), contents: contents.into() });
         }
         check_files(&files)?;
-        Ok(Self { module: reader.rest().into(), files, quotas, keys })
+        Ok(Self { module: reader.rest().into(), files, quotas, keys, slots })
     }
 
     /// The hash of the image that is made from this app.
@@ -208,21 +242,23 @@ mod tests {
         ImageFile { path: path.into(), contents: path.as_bytes().to_vec() }
     }
 
+    fn made(files: &[ImageFile], keys: &[KeyId], slots: u32) -> Result<App, String> {
+        App::new(&AppParts { module: b"module", files, keys, quotas: &Quotas::default(), slots })
+    }
+
     #[test]
     fn encoding_round_trips_in_any_order_of_files() {
-        let quotas = Quotas::default();
-        let app = App::new(b"module", &[file("b/c"), file("a")], &[], &quotas).unwrap();
+        let app = made(&[file("b/c"), file("a")], &[], 0).unwrap();
         assert_eq!(App::decode(&app.encode()), Ok(app.clone()));
-        assert_eq!(App::new(b"module", &[file("a"), file("b/c")], &[], &quotas).unwrap().hash(), app.hash());
-        assert_ne!(App::new(b"module", &[file("a")], &[], &quotas).unwrap().hash(), app.hash());
+        assert_eq!(made(&[file("a"), file("b/c")], &[], 0).unwrap().hash(), app.hash());
+        assert_ne!(made(&[file("a")], &[], 0).unwrap().hash(), app.hash());
     }
 
     #[test]
     fn keys_are_part_of_the_name() {
-        let quotas = Quotas::default();
         let app = |keys: &[u8]| {
             let keys: Vec<_> = keys.iter().map(|key| KeyId([*key; 32])).collect();
-            App::new(b"module", &[file("a")], &keys, &quotas).unwrap()
+            made(&[file("a")], &keys, 0).unwrap()
         };
         assert_eq!(App::decode(&app(&[1, 2]).encode()), Ok(app(&[1, 2])));
         for other in [&[][..], &[1], &[2, 1], &[1, 3]] {
@@ -234,21 +270,43 @@ mod tests {
     }
 
     #[test]
+    fn slots_are_part_of_the_name() {
+        let app = |keys: &[u8], slots| {
+            let keys: Vec<_> = keys.iter().map(|key| KeyId([*key; 32])).collect();
+            made(&[file("a")], &keys, slots).unwrap()
+        };
+        let mut hashes = Vec::new();
+        for (keys, slots) in [(&[][..], 0), (&[], 1), (&[], 64), (&[], 65), (&[1], 0), (&[1], 64)] {
+            let app = app(keys, slots);
+            assert_eq!(App::decode(&app.encode()), Ok(app.clone()));
+            hashes.push(app.hash());
+        }
+        hashes.sort_unstable();
+        hashes.dedup();
+        assert_eq!(hashes.len(), 6);
+        let mut none = app(&[], 1).encode();
+        none[52] = 0;
+        assert_eq!(App::decode(&none), Err("its slots are invalid".into()));
+    }
+
+    #[test]
     fn every_prefix_is_refused_or_names_another_image() {
-        let app = App::new(b"module", &[file("a")], &[], &Quotas::default()).unwrap();
-        let bytes = app.encode();
-        for end in 0..bytes.len() {
-            assert_ne!(hash_of(&bytes[..end]), app.hash(), "{end}");
-            assert_ne!(App::decode(&bytes[..end]), Ok(app.clone()), "{end}");
+        for slots in [0, 64] {
+            let app = made(&[file("a")], &[], slots).unwrap();
+            let bytes = app.encode();
+            for end in 0..bytes.len() {
+                assert_ne!(hash_of(&bytes[..end]), app.hash(), "{end}");
+                assert_ne!(App::decode(&bytes[..end]), Ok(app.clone()), "{end}");
+            }
         }
     }
 
     #[test]
     fn bad_paths_are_refused() {
         for path in ["", "/a", "a//b", "../a", "a/.", "a/"] {
-            assert!(App::new(b"", &[file(path)], &[], &Quotas::default()).is_err(), "{path:?}");
+            assert!(made(&[file(path)], &[], 0).is_err(), "{path:?}");
         }
-        assert!(App::new(b"", &[file("a"), file("a/b")], &[], &Quotas::default()).is_err());
-        assert!(App::new(b"", &[file("a"), file("a")], &[], &Quotas::default()).is_err());
+        assert!(made(&[file("a"), file("a/b")], &[], 0).is_err());
+        assert!(made(&[file("a"), file("a")], &[], 0).is_err());
     }
 }

@@ -12,7 +12,7 @@
 //! This module does not know which images are in use; the shard removes those that no session
 //! names.
 
-use crate::app::{App, ImageFile, hash_of};
+use crate::app::{App, AppParts, ImageFile, hash_of};
 use crate::chain::{self, Chain, Image, Stage};
 use crate::deploy::{self, DeployError};
 use crate::image::{ImageFault, ImageInfo, StageImage};
@@ -88,7 +88,15 @@ impl Images {
         keys: &[KeyId],
         quotas: &Quotas,
     ) -> Result<ImageInfo, DeployError> {
-        let app = App::new(module, files, keys, quotas).map_err(DeployError::Files)?;
+        self.deploy_app(&AppParts { module, files, keys, quotas, slots: 0 })
+    }
+
+    /// As [`Self::deploy_with_keys`], with everything that an app may be made of.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn deploy_app(&self, parts: &AppParts<'_>) -> Result<ImageInfo, DeployError> {
+        let app = App::new(parts).map_err(DeployError::Files)?;
         let encoded = app.encode();
         let hash = hash_of(&encoded);
         let fault = match self.read_image(hash) {
@@ -211,6 +219,24 @@ impl Images {
             });
         }
         Ok(bytes)
+    }
+
+    /// Whether this app, or a stage of this chain, was made for clients whose keys are spread over so many slots.
+    ///
+    /// # Errors
+    /// If it is not stored here, or its bytes are damaged.
+    pub fn has_slots(&self, hash: ImageHash, slots: u32) -> Result<bool, LoadError> {
+        let stages = match self.chain(hash)? {
+            Some(chain) => chain.stages().iter().map(|(_, stage)| *stage).collect(),
+            None => vec![hash],
+        };
+        for hash in stages {
+            let app = App::decode(&self.app(hash)?).map_err(|why| LoadError::App { hash, why })?;
+            if app.slots == slots {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Stores an app from another machine and makes its image, or stores a chain whose stages are already here. The bytes need no

@@ -46,7 +46,7 @@ mod scheduling;
 mod start_error;
 mod watch;
 
-pub use app::ImageFile;
+pub use app::{AppParts, ImageFile};
 pub use buffers::CopyBuffers;
 pub use cells::{Cells, CellsConfig, Progress, ReadyStats, Reset, StageState, WarmPoolStats};
 pub use chain::{Chain, ChainError, Image};

@@ -1,7 +1,7 @@
 //! What deployment refuses, with messages that say how to fix it, and what happens to damaged image files.
 
 use crate::support::{self, CELL, Dir, ask, cells, deploy, echo, guest, module, start_in, try_deploy};
-use marram_sandbox::{Images, LoadError, Quotas};
+use marram_sandbox::{AppParts, Chain, Images, LoadError, Quotas};
 use marram_wire::id::ImageHash;
 
 const RECV: &str = r#"(func (export "marram_recv") (param i32 i32 i32))"#;
@@ -224,4 +224,31 @@ fn the_hash_names_module_and_quotas() {
         start_in(&mut cells, cell, &images.load(hash).unwrap());
         assert_eq!(support::ask_at(&mut cells, cell, b"x", 0), [b"x"]);
     }
+}
+
+#[test]
+fn the_hash_names_the_number_of_slots() {
+    let dir = Dir::new();
+    let images = Images::open(&dir.0).unwrap();
+    let made = |slots| {
+        let (module, quotas) = (echo(), Quotas::default());
+        let parts = AppParts { module: &module, files: &[], keys: &[], quotas: &quotas, slots };
+        images.deploy_app(&parts).unwrap().hash
+    };
+    let plain = images.deploy(&echo(), &[], &Quotas::default()).unwrap().hash;
+    let [none, some, more] = [0, 64, 128].map(made);
+    assert_eq!(none, plain, "an app without keys has the image that it had before");
+    assert!(some != plain && more != plain && some != more);
+    assert!(images.has_slots(some, 64).unwrap() && !images.has_slots(some, 128).unwrap());
+    let stages = [("first", some), ("second", plain)].map(|(name, stage)| (name.to_owned(), stage));
+    let chain = images.deploy_chain(&Chain::new(false, stages.into()).unwrap()).unwrap();
+    assert!(images.has_slots(chain, 64).unwrap() && !images.has_slots(chain, 128).unwrap());
+    // Another machine makes the same of it.
+    let dir = Dir::new();
+    let there = Images::open(&dir.0).unwrap();
+    there.insert(more, &images.app(more).unwrap()).unwrap();
+    assert!(there.has_slots(more, 128).unwrap());
+    let mut cells = cells();
+    start_in(&mut cells, CELL, &there.load(more).unwrap());
+    assert_eq!(ask(&mut cells, b"x"), [b"x"]);
 }
