@@ -159,7 +159,11 @@ impl Shard {
         why: &str,
         out: &mut Vec<ShardOutput>,
     ) {
-        self.reject_held(now, why, out);
+        let cell = self.backups.get(name).and_then(|group| group.sessions().first().copied());
+        if let Some(slot) = cell.and_then(|cell| self.slot_of(cell)) {
+            let held = self.held.take_slot(slot);
+            self.reject_held(now, held, why, out);
+        }
         let group = self.backups.get(name).filter(|group| group.was_handed_over());
         for id in group.map(|group| group.sessions()).unwrap_or_default() {
             self.refuse_feed(now, id, &format!("the coordinator does not answer this edge: {why}"), out);

@@ -206,21 +206,35 @@ impl Shard {
     }
 
     /// Clients of a cell came or went: each counts as a session of its app.
-    pub(super) fn count_clients(&mut self, cell: SessionId) {
+    pub(super) fn count_clients(&mut self, now: Now, cell: SessionId) {
         // Most shards have none: this is called for each call of an owner.
         if !self.is_shared_cell(cell) {
             return;
         }
-        let Some(session) = self.sessions.get_mut(cell) else { return };
         // Those that wait for it may join.
-        self.cells_changed |= self.held.len() > 0;
+        self.cell_changed(cell);
+        let Some(session) = self.sessions.get_mut(cell) else { return };
         let clients = if session.is_following() { 0 } else { session.owner.client_count() };
         session.had_clients |= clients > 0 || session.is_following();
-        self.cells_idle |= clients == 0;
         let (before, place) = (core::mem::replace(&mut session.counts, clients), session.place);
-        let (app, has_key) = (session.app().to_string(), session.owner.key().is_some());
-        self.sessions.note_unused(cell, has_key && clients == 0);
+        let app = session.app().to_string();
+        if clients == 0 {
+            self.groups_idle.extend(self.groups.of_session(cell));
+        }
+        let over_ns = self.over_ns(now, cell);
+        self.sessions.note_unused(cell, over_ns);
         (before..clients).for_each(|_| self.tenants.came(place, &app));
         (clients..before).for_each(|_| self.tenants.went(place, &app));
+    }
+
+    /// A cell has changed, or is over: a client that waits for it may be answered now.
+    pub(super) fn cell_changed(&mut self, cell: SessionId) {
+        if self.held.is_empty() {
+            return;
+        }
+        let key = self.sessions.get(cell).and_then(|session| session.owner.key().cloned());
+        if let Some(slot) = self.slot_of(cell) {
+            self.held.cell_changed(slot, key);
+        }
     }
 }

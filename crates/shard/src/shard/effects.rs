@@ -54,7 +54,7 @@ impl Shard {
         self.effects = effects;
         // Before anything that may admit another recovery.
         self.sessions.recount(id);
-        self.count_clients(id);
+        self.count_clients(now, id);
         for (keeper, code, reason) in later.lost {
             self.keeper_lost(now, id, (keeper, code, &reason), out);
         }
@@ -226,6 +226,9 @@ impl Shard {
         if let Some(session) = self.sessions.get_mut(id) {
             tell_former(session, &self.wires, (code, reason), out);
         }
+        if self.is_shared_cell(id) {
+            self.cell_changed(id);
+        }
         let Some(mut session) = self.sessions.remove(id) else { return };
         // The owner has told its ends. What they still send finds no channel.
         session.links().for_each(|(_, at)| self.wires.unbind(at));
@@ -233,7 +236,6 @@ impl Shard {
             let copy = session.take_unneeded_copy(now.mono_ns);
             self.send_forget_copy(now, copy, out);
         }
-        self.cells_changed |= self.held.len() > 0;
         self.leave_groups(now, id);
         if let Some(moving) = session.moving.take() {
             self.moved(now, id, &moving, (code, reason), out);

@@ -61,8 +61,7 @@ impl Shard {
     /// When something of the groups is due.
     pub(super) fn groups_due_ns(&self) -> Option<u64> {
         let groups = [self.groups.due_ns(self.confirm_ns()), self.backups.due_ns(), self.slots.due_ns()];
-        let unused_ns = self.cells_unused_ns.filter(|_| self.held.len() == 0);
-        groups.into_iter().chain([unused_ns]).flatten().min()
+        groups.into_iter().chain([self.sessions.over_due_ns()]).flatten().min()
     }
 
     /// Puts a session into a group, and feeds it to the group's target.
@@ -160,10 +159,11 @@ impl Shard {
                 self.aim(now, name, out);
             }
             if self.groups.get(name).is_some_and(|group| group.is_over()) {
-                self.slots.group_gone(now.mono_ns, name);
+                self.slot_gone(now, name);
                 self.groups.end(name);
                 continue;
             }
+            self.end_unused_cells(now, name, out);
             self.switch_if_ready(now, name, out);
             self.retell_group(now, name, out);
             self.claim_group(now, name, out);
@@ -355,7 +355,7 @@ impl Shard {
             ClaimAnswer { tag, away: Some(why), .. } => {
                 group.unanswered(now.mono_ns, tag);
                 if group.release(now.mono_ns) == EpochRelease::Held {
-                    let count = group.members().count();
+                    let count = group.member_count();
                     let text = format!(
                         "{count} sessions hold their outputs: the coordinator does not decide: {why}"
                     );
@@ -385,7 +385,7 @@ impl Shard {
             ClaimAnswer { holder: Some(holder), .. } => {
                 let contested = group.contested();
                 let reason = format!("`{}` has claimed the session's group", holder.primary);
-                self.slots.group_gone(now.mono_ns, name);
+                self.slot_gone(now, name);
                 for id in self.groups.end(name) {
                     self.cell_claimed(id, &holder.primary);
                     self.with_owner(now, id, out, |owner, effects| {
@@ -478,6 +478,7 @@ impl Shard {
 
     /// A session is over here.
     pub(super) fn leave_groups(&mut self, now: Now, id: SessionId) {
+        self.groups_idle.extend(self.groups.of_session(id));
         self.groups.leave(id, now.mono_ns);
         self.backups.leave(id);
     }

@@ -1,7 +1,9 @@
 //! An end asks for a generation: checks its identity and rights, finds the other end, and starts the attempt.
 
 use super::{
-    Session, Shard, images, policy, refused, roles, shared,
+    Session, Shard, images,
+    keys::Wanted,
+    policy, refused, roles, shared,
     state::{
         apps::Apps,
         sessions::Sessions,
@@ -132,7 +134,11 @@ impl Shard {
     ) {
         let (code, reason) = match tried {
             Ok(()) => return self.refused.admitted(hello.session),
-            Err(Refusal::Held) => return self.held.push(wire, hello.clone()),
+            Err(Refusal::Held) => {
+                let app = self.app_of_cells(hello);
+                let slot = app.and_then(|app| Wanted::by(hello, app).ok()).map(|wanted| wanted.slot());
+                return slot.into_iter().for_each(|slot| self.held.push(wire, slot, hello.clone()));
+            }
             Err(Refusal::Led((edge, shard), backup)) => {
                 let channel = hello.channel;
                 let (backup, backup_shard) = backup.unwrap_or_default();

@@ -6,7 +6,7 @@
 use super::{
     Shard,
     hello::{Refusal, refuse},
-    state::sessions::Session,
+    state::{groups::Group, sessions::Session},
 };
 use crate::{
     api::{App, Now, ShardOutput},
@@ -23,7 +23,7 @@ use marram_wire::{
 /// Cells of one slot. More of them would be many of one backup, and one claim.
 pub const CELLS_PER_SLOT_MAX: usize = 1_024;
 
-/// How long the cell of a key waits for its first client.
+/// How long a cell that runs waits for its first client.
 pub const UNUSED_NS: u64 = 10_000_000_000;
 
 /// The shared cell that a client asks for.
@@ -101,22 +101,17 @@ impl Shard {
         cells.min_by_key(|cell| self.sessions.is_following(*cell))
     }
 
-    /// Whether the last client of a cell that runs here has left: the next one with its key begins another cell.
-    pub(super) fn is_over(&self, now: Now, cell: SessionId) -> bool {
-        self.over_ns(cell).is_some_and(|over_ns| over_ns <= now.mono_ns)
-    }
-
-    /// From when on a cell of a key is over, if no client comes.
-    fn over_ns(&self, cell: SessionId) -> Option<u64> {
+    /// From when on a cell is over, if no client comes; none if it has one, or is one for all clients.
+    pub(super) fn over_ns(&self, now: Now, cell: SessionId) -> Option<u64> {
         let session = self.sessions.get(cell)?;
         let is_unused = session.owner.phase() == OwnerPhase::Running && session.owner.client_count() == 0;
         session.owner.key().filter(|_| is_unused)?;
-        Some(if session.had_clients { 0 } else { session.begun_ns + UNUSED_NS })
+        Some(if session.had_clients { now.mono_ns } else { now.mono_ns.saturating_add(UNUSED_NS) })
     }
 
     /// Whether a group may have one more cell.
     pub(super) fn has_room_in_slot(&self, group: GroupId) -> Result<(), Refusal> {
-        let cells = self.groups.get(group).map_or(0, |group| group.members().count());
+        let cells = self.groups.get(group).map_or(0, Group::member_count);
         if cells < CELLS_PER_SLOT_MAX {
             return Ok(());
         }
@@ -129,22 +124,23 @@ impl Shard {
         )
     }
 
-    /// Ends the cells of keys that are over, except for the last cell of a slot. Returns when to look again.
-    pub(super) fn end_unused_cells(&mut self, now: Now, out: &mut Vec<ShardOutput>) -> Option<u64> {
-        let mut next_ns = None;
-        for cell in self.sessions.unused() {
-            let Some(over_ns) = self.over_ns(cell) else { continue };
-            if over_ns > now.mono_ns {
-                next_ns = Some(next_ns.map_or(over_ns, |next_ns: u64| next_ns.min(over_ns)));
-                continue;
+    /// Tells groups which of their cells have become over.
+    pub(super) fn cells_over(&mut self, now: Now) {
+        while let Some(cell) = self.sessions.next_over(now.mono_ns) {
+            let name = self.groups.of_session(cell);
+            if let Some(group) = name.and_then(|name| self.groups.get_mut(name)) {
+                group.is_over_now(cell);
             }
-            let group = self.groups.of_session(cell).and_then(|name| self.groups.get(name));
-            // While it is not known whose the group is, its cells stay.
-            if group.is_some_and(|group| !group.is_in_doubt() && group.members().nth(1).is_some()) {
+        }
+    }
+
+    /// Ends the cells of a group that are over, except for its last one.
+    pub(super) fn end_unused_cells(&mut self, now: Now, name: GroupId, out: &mut Vec<ShardOutput>) {
+        while let Some(cell) = self.groups.get_mut(name).and_then(Group::next_over) {
+            if self.sessions.is_over(now.mono_ns, cell) {
                 self.end_unused(now, cell, out);
             }
         }
-        next_ns
     }
 
     /// Ends a cell that has no clients.

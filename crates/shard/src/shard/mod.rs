@@ -36,6 +36,7 @@ pub use state::missing::{MISSING_MAX, RETRY_MAX_NS, RETRY_MIN_NS};
 pub use state::moves::MOVES_MAX;
 pub use state::plans::{ASKED_MAX, PLAN_NS, PLANS_MAX};
 pub use state::refused::REMEMBERED_MAX;
+pub use state::slots::SLOTS_MAX;
 pub use state::unneeded::UNNEEDED_MAX;
 
 use crate::api::{
@@ -43,6 +44,7 @@ use crate::api::{
     ToShard,
 };
 use alloc::{
+    collections::BTreeSet,
     string::{String, ToString},
     vec::Vec,
 };
@@ -54,7 +56,7 @@ use marram_session::{
     trace::{TraceContext, TraceRole},
 };
 use marram_wire::{
-    frame::{Code, Keeps, StoreSeen},
+    frame::{Code, GroupId, Keeps, StoreSeen},
     id::SessionId,
     random::Random,
     seal::DomainSecret,
@@ -67,6 +69,7 @@ use state::{
     drain::Drain,
     edges::KnownEdges,
     groups::Groups,
+    held::HeldHellos,
     keepers::Keepers,
     moves::Moves,
     peers::Peers,
@@ -114,13 +117,9 @@ pub struct Shard {
     store_seen: Option<StoreSeen>,
     waiting: Waiting,
     /// Hellos of clients that wait for their shared cell.
-    held: Waiting,
-    /// Whether one of them may be answered now.
-    cells_changed: bool,
-    /// Whether a shared cell may be one that no client needs any more.
-    cells_idle: bool,
-    /// When to look again whether one has had no client for too long.
-    cells_unused_ns: Option<u64>,
+    held: HeldHellos,
+    /// Groups that may be of a slot whose cells no client needs any more.
+    groups_idle: BTreeSet<GroupId>,
     /// Clients that a shared cell does not know.
     unknown: UnknownClients,
     refused: Refused,
@@ -157,10 +156,8 @@ impl Shard {
             edges: KnownEdges::default(),
             store_seen: None,
             waiting: Waiting::default(),
-            held: Waiting::default(),
-            cells_changed: false,
-            cells_idle: false,
-            cells_unused_ns: None,
+            held: HeldHellos::default(),
+            groups_idle: BTreeSet::new(),
             unknown: UnknownClients::default(),
             refused: Refused::default(),
             stops: ReportedStops::default(),
@@ -357,7 +354,7 @@ impl Shard {
                 out.extend(unused.map(|cell| ShardOutput::Remove { cell }));
                 self.tenants.know(&app);
                 self.apps.deploy(app);
-                self.cells_idle = true;
+                self.groups_idle.extend(self.groups.of_slots());
                 self.keepers_changed(now, out);
             }
             ToShard::Know(app) => {
@@ -368,7 +365,7 @@ impl Shard {
             ToShard::WitnessAnswer(testified) => self.testified(now, testified, out),
             ToShard::Undeploy(name) => {
                 self.apps.undeploy(&name.name);
-                self.cells_idle = true;
+                self.groups_idle.extend(self.groups.of_slots());
                 let unused = self.shared.retire(&name.name, None);
                 out.extend(unused.map(|cell| ShardOutput::Remove { cell }));
             }

@@ -2,10 +2,15 @@
 
 use super::{Shard, report::note};
 use crate::{
-    api::{NoteLevel, Now, ShardOutput},
+    api::{AppVersion, NoteLevel, Now, ShardOutput},
     coordinator::contents::Claimed,
 };
-use alloc::{collections::BTreeMap, format, string::ToString, vec::Vec};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    format,
+    string::ToString,
+    vec::Vec,
+};
 use marram_wire::{
     frame::{Code, GroupId, Reject},
     id::SessionId,
@@ -24,12 +29,14 @@ impl Shard {
         }
         let kind = sessions.iter().find_map(|id| self.group_kind_of(self.sessions.get(*id)?));
         let Some(kind) = kind else { return };
+        let first = sessions.first().filter(|_| is_slot).and_then(|id| self.sessions.get(*id));
+        let version = first.map(|it| AppVersion { app: it.app().to_string(), image: it.owner.image() });
         let text = format!("takes {} sessions over from `{primary}`, whose backup it was", sessions.len());
         note(NoteLevel::Info, None, text, out);
         self.counters.promotions += 1;
         self.groups.promoted(name, (kind, primary, was_handed_over), claimed, now.mono_ns);
         if let Some(group) = self.groups.get_mut(name) {
-            group.is_slot = is_slot;
+            (group.is_slot, group.version) = (is_slot, version);
             group.retell(now.mono_ns);
         }
         for id in sessions {
@@ -67,14 +74,14 @@ impl Shard {
                 *newest = *id;
             }
         }
-        let last: Vec<SessionId> = last.into_values().collect();
+        let last: BTreeSet<SessionId> = last.into_values().collect();
         for id in cells.into_iter().filter(|id| !last.contains(id)) {
             let reason = "its primary has begun the cell again";
             self.with_owner(now, id, out, |owner, effects| {
                 owner.step_down(Code::Superseded, reason.to_string(), effects);
             });
         }
-        last
+        last.into_iter().collect()
     }
 
     /// The primary of a shared cell that this edge goes on with may be alive, and no end tells it: it is told that its backup is lost, and

@@ -13,11 +13,11 @@ use super::{
         backups::AskedFor,
         groups::Group,
         sessions::Session,
-        slots::{Look, Promoted, SlotNews},
+        slots::{Look, Promoted, SLOTS_MAX, SlotNews},
     },
 };
 use crate::{
-    api::{FromShard, GroupClaim, NoteLevel, Now, ShardOutput, SlotAnswer, SlotQuery},
+    api::{FromShard, GroupClaim, NoteLevel, Now, ShardOutput, ShardWireId, SlotAnswer, SlotQuery},
     coordinator::{SlotHeld, SlotName, SlotRecord, contents::Claimed},
 };
 use alloc::{format, string::ToString, vec::Vec};
@@ -49,7 +49,7 @@ impl Shard {
     ) -> Result<SessionId, Refusal> {
         if let Some(cell) = self.cell_here(wanted) {
             let cell = self.may_join(now, wanted, cell, out)?;
-            if !hello.fresh || !self.is_over(now, cell) {
+            if !hello.fresh || !self.sessions.is_over(now.mono_ns, cell) {
                 return Ok(cell);
             }
             return match self.groups.of_session(cell) {
@@ -79,6 +79,12 @@ impl Shard {
                 Err(Refusal::Held)
             }
             Look::Waits => Err(Refusal::Held),
+            Look::Full => refuse(
+                Code::Busy,
+                format!(
+                    "this shard knows {SLOTS_MAX} slots, which is the maximum; deploy apps with fewer `slots`, or give the edge more shards"
+                ),
+            ),
             Look::Free | Look::Own(_) if self.drain.has_begun() => {
                 refuse(Code::Busy, "the edge is shutting down")
             }
@@ -225,7 +231,8 @@ impl Shard {
         let record = SlotRecord { incarnation, group };
         let target =
             self.target_for((SessionId(group), kind), Some((&wanted.app.name, wanted.number())), |_| true);
-        self.groups.begin_slot(group, (kind, target), claim.flatten(), now.mono_ns);
+        let version = wanted.app.version();
+        self.groups.begin_slot(group, (kind, target, version), claim.flatten(), now.mono_ns);
         self.insert_cell(now, wanted, (record.cell(wanted.key), group), out)?;
         self.slots.begin_taking(slot, record, from);
         Err(Refusal::Held)
@@ -303,7 +310,7 @@ impl Shard {
 
     /// The coordinator's answer about a slot.
     pub(super) fn slot_answered(&mut self, now: Now, answer: SlotAnswer, out: &mut Vec<ShardOutput>) {
-        self.cells_changed = true;
+        self.held.slot_changed(answer.slot);
         if let Some(held) = &answer.held {
             self.resign_if_lost(now, held, out);
         }
@@ -331,6 +338,9 @@ impl Shard {
 
     fn slot_news(&mut self, now: Now, news: Vec<SlotNews>, out: &mut Vec<ShardOutput>) {
         for news in news {
+            if let SlotNews::Won { record, .. } = &news {
+                self.groups_idle.insert(record.group);
+            }
             match news {
                 SlotNews::Won { record, has_run: true, .. } => self.slot_kept(now, record.group, out),
                 SlotNews::Won { record, was_lost, .. } => {
@@ -340,12 +350,13 @@ impl Shard {
                     self.slot_won(now, &record, out);
                 }
                 SlotNews::Lost { group, has_run, .. } => self.slot_lost(now, (group, has_run), out),
-                SlotNews::Unanswered { why, .. } => {
+                SlotNews::Unanswered { slot, why } => {
                     let text = format!(
                         "clients of a shared cell wait: the coordinator does not say where it is: {why}"
                     );
                     note(NoteLevel::Warning, None, text, out);
-                    self.reject_held(now, &why, out);
+                    let held = self.held.take_slot(slot);
+                    self.reject_held(now, held, &why, out);
                 }
             }
         }
@@ -429,66 +440,70 @@ impl Shard {
     }
 
     /// Clients that wait for a cell ask elsewhere.
-    pub(super) fn reject_held(&mut self, now: Now, why: &str, out: &mut Vec<ShardOutput>) {
-        while let Some((wire, hello)) = self.held.pop() {
+    pub(super) fn reject_held(
+        &mut self,
+        now: Now,
+        held: Vec<(ShardWireId, Hello)>,
+        why: &str,
+        out: &mut Vec<ShardOutput>,
+    ) {
+        for (wire, hello) in held {
             let reason = format!("the coordinator does not say where the app's cell is: {why}");
             self.answer_hello(now, wire, &hello, refuse(Code::Waiting, reason), out);
         }
     }
 
-    /// Clients that wait for a cell look again, if something has changed.
+    /// A group is gone: its slot is not this edge's any more, as far as is known.
+    pub(super) fn slot_gone(&mut self, now: Now, group: GroupId) {
+        let slot = self.slots.group_gone(now.mono_ns, group);
+        slot.into_iter().for_each(|slot| self.held.slot_changed(slot));
+    }
+
+    /// Clients that wait for a cell look again, if something of it has changed.
     pub(super) fn held_due(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
-        if !core::mem::take(&mut self.cells_changed) {
-            return;
-        }
-        let mut held = core::mem::take(&mut self.held);
-        while let Some((wire, hello)) = held.pop() {
+        for (wire, hello) in self.held.take_changed() {
             let tried = self.try_hello(now, wire, &hello, true, out);
             self.answer_hello(now, wire, &hello, tried, out);
         }
     }
 
-    /// Cells of versions that no new client gets end when their last client has left, and their slots are given back: else the store would
-    /// keep them for ever.
-    fn retire_cells(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
-        let former = self.apps.former().filter(|app| app.shares_protected_cells());
-        let slots: Vec<SlotName> = former
-            .flat_map(|app| app.slot_numbers().map(|number| SlotName::of(&app.version(), number)))
-            .collect();
-        for slot in slots {
-            let Some(group) = self.slots.own(slot) else { continue };
-            let cells = self.members_of(group);
-            let is_needed = |cell: &SessionId| {
-                self.sessions.get(*cell).is_none_or(|session| {
-                    session.owner.phase() != OwnerPhase::Running || session.owner.client_count() > 0
-                })
-            };
-            if cells.iter().any(is_needed) {
-                continue;
-            }
-            for cell in cells {
-                self.with_owner(now, cell, out, |owner, effects| {
-                    let reason =
-                        "another version of the app is deployed, or none, and the last client has left";
-                    owner.terminate(Code::Finished, reason.to_string(), effects);
-                });
-            }
-            self.slots.remove(slot);
-            if let Some(group) = self.groups.get_mut(group) {
-                group.lose_target(now.mono_ns);
-                group.renew();
-            }
+    /// The cells of a version that no new client gets end when their last client has left, and their slot is given back: else the store
+    /// would keep it for ever.
+    fn retire_cells(&mut self, now: Now, group: GroupId, out: &mut Vec<ShardOutput>) {
+        let version = self.groups.get(group).and_then(|group| group.version.as_ref());
+        let is_former = version.is_some_and(|it| self.apps.image(&it.app) != Some(it.image));
+        let Some(slot) = self.slots.own_of(group).filter(|_| is_former) else { return };
+        let cells = self.members_of(group);
+        let is_needed = |cell: &SessionId| {
+            self.sessions.get(*cell).is_none_or(|session| {
+                session.owner.phase() != OwnerPhase::Running || session.owner.client_count() > 0
+            })
+        };
+        if cells.iter().any(is_needed) {
+            return;
+        }
+        for cell in cells {
+            self.with_owner(now, cell, out, |owner, effects| {
+                let reason = "another version of the app is deployed, or none, and the last client has left";
+                owner.terminate(Code::Finished, reason.to_string(), effects);
+            });
+        }
+        self.slots.remove(slot);
+        if let Some(group) = self.groups.get_mut(group) {
+            group.lose_target(now.mono_ns);
+            group.renew();
         }
     }
 
     /// Everything that is due of slots.
     pub(super) fn slots_due(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
         // A client that waits for its cell is none of the cell's yet.
-        let is_late = self.cells_unused_ns.is_some_and(|at_ns| at_ns <= now.mono_ns);
-        if self.held.len() == 0 && (core::mem::take(&mut self.cells_idle) || is_late) {
-            self.retire_cells(now, out);
-            self.cells_unused_ns = self.end_unused_cells(now, out);
+        if self.held.is_empty() {
+            for group in core::mem::take(&mut self.groups_idle) {
+                self.retire_cells(now, group, out);
+            }
         }
+        self.cells_over(now);
         ask(self.slots.due(now.mono_ns), out);
         for cell in self.backups.unclaimed_slots(now.mono_ns) {
             self.ask_whose(now, cell, out);

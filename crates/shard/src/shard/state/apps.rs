@@ -40,11 +40,6 @@ impl Apps {
         self.by_name.get(name).map(|app| app.image)
     }
 
-    /// The versions that are known here, and that new sessions do not get.
-    pub(crate) fn former(&self) -> impl Iterator<Item = &App> {
-        self.versions.values().filter(|app| self.image(&app.name) != Some(app.image))
-    }
-
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.by_name.keys().map(String::as_str)
     }

@@ -20,8 +20,8 @@ const ASKED_NS: u64 = 2_000 * MS;
 const UNASKED_NS: u64 = 2_000 * MS;
 /// A primary that has ended a cell begins the next one under the same claim within this time, or this edge resigns from it.
 const FED_AGAIN_NS: u64 = 10_000 * MS;
-/// Claims on slots' groups that are remembered, of each kind. One edge is not the backup of so many.
-const RESIGNED_MAX: usize = 4_096;
+/// Claims on slots' groups that are remembered, of each kind: as many as a shard has slots.
+const RESIGNED_MAX: usize = super::slots::SLOTS_MAX;
 /// A primary is asked so often to hand one session over.
 const HAND_OVER_AGAIN_NS: u64 = 200 * MS;
 
@@ -98,6 +98,8 @@ pub(crate) struct Backups {
     handing_ns: BTreeMap<SessionId, u64>,
     /// The last claims on slots' groups that were announced to this shard, on wires that are up.
     told: BTreeMap<GroupId, Told>,
+    /// Wires that are silent, and feed some of the groups.
+    suspected: BTreeSet<ShardWireId>,
     /// Claims on slots' groups from which it has resigned.
     resigned: BTreeMap<GroupId, Generation>,
 }
@@ -276,6 +278,10 @@ impl Backups {
 
     /// A frame has come on this wire: its primary is alive.
     pub(crate) fn heard(&mut self, wire: ShardWireId) {
+        // Most frames come on wires that were not silent.
+        if !self.suspected.remove(&wire) {
+            return;
+        }
         for group in self.by_name.values_mut().filter(|group| group.feeder == Feeder::Suspected(wire)) {
             group.feeder = Feeder::Connected(wire);
             group.gone_since_ns = None;
@@ -287,12 +293,14 @@ impl Backups {
         for group in self.by_name.values_mut().filter(|group| group.feeder == Feeder::Connected(wire)) {
             group.feeder = Feeder::Suspected(wire);
             group.gone_since_ns = Some(now_ns);
+            self.suspected.insert(wire);
         }
     }
 
     /// This wire is gone.
     pub(crate) fn lost(&mut self, now_ns: u64, wire: ShardWireId) {
         self.told.retain(|_, told| told.wire != wire);
+        self.suspected.remove(&wire);
         let over = |feeder| matches!(feeder, Feeder::Connected(at) | Feeder::Suspected(at) if at == wire);
         for group in self.by_name.values_mut().filter(|group| over(group.feeder)) {
             group.feeder = Feeder::Lost;

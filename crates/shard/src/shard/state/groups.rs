@@ -6,7 +6,7 @@
 
 use super::{asked::AskedClaim, snapshot::Snapshot};
 use crate::{
-    api::{GroupClaim, ShardWireId},
+    api::{AppVersion, GroupClaim, ShardWireId},
     coordinator::contents::Claimed,
 };
 use alloc::{
@@ -106,6 +106,10 @@ pub(crate) struct Group {
     empty_ns: Option<u64>,
     /// Whether it is a slot's: it takes no other session.
     pub(crate) is_slot: bool,
+    /// Of a slot's, the version of the app whose cells it has.
+    pub(crate) version: Option<AppVersion>,
+    /// Members that are over, and end as soon as others are left.
+    over: BTreeSet<SessionId>,
     /// Whether its record stays although it is empty, since its slot names it.
     pub(crate) stays: bool,
     /// The last epoch that another edge ended in this group, which it may have claimed.
@@ -143,6 +147,8 @@ impl Group {
             avoids: None,
             empty_ns: Some(now_ns),
             is_slot: false,
+            version: None,
+            over: BTreeSet::new(),
             stays: false,
             contested: None,
             told: EpochRelease::Held,
@@ -153,6 +159,23 @@ impl Group {
 
     pub(crate) fn members(&self) -> impl Iterator<Item = SessionId> + '_ {
         self.members.iter().copied()
+    }
+
+    pub(crate) fn member_count(&self) -> usize {
+        self.members.len()
+    }
+
+    /// A member is a cell that is over.
+    pub(crate) fn is_over_now(&mut self, cell: SessionId) {
+        if self.members.contains(&cell) {
+            self.over.insert(cell);
+        }
+    }
+
+    /// A cell that is over and may end now: it is not the last one, and it is known whose the group is.
+    pub(crate) fn next_over(&mut self) -> Option<SessionId> {
+        let may_end = !self.over.is_empty() && self.members.len() > 1 && !self.is_in_doubt();
+        if may_end { self.over.pop_first() } else { None }
     }
 
     /// Whether everything that may have left is at the target.
@@ -558,13 +581,18 @@ impl Groups {
     pub(crate) fn begin_slot(
         &mut self,
         name: GroupId,
-        (kind, target): (GroupKind, Option<Target>),
+        (kind, target, version): (GroupKind, Option<Target>, AppVersion),
         record: Option<Claimed>,
         now_ns: u64,
     ) {
-        let renews = record.is_some();
-        let group = Group { is_slot: true, renews, record, ..Group::new(kind, target, now_ns) };
+        let (renews, version) = (record.is_some(), Some(version));
+        let group = Group { is_slot: true, version, renews, record, ..Group::new(kind, target, now_ns) };
         self.by_name.insert(name, group);
+    }
+
+    /// The groups of slots.
+    pub(crate) fn of_slots(&self) -> Vec<GroupId> {
+        self.by_name.iter().filter(|(_, group)| group.is_slot).map(|(name, _)| *name).collect()
     }
 
     /// The store may have lost what it knew of slots: their groups are claimed again. Returns these.
@@ -611,6 +639,7 @@ impl Groups {
         if let Some(group) = name.and_then(|name| self.by_name.get_mut(&name)) {
             group.members.remove(&session);
             group.due.remove(&session);
+            group.over.remove(&session);
             if group.members.is_empty() {
                 group.empty_ns = Some(now_ns);
             }
@@ -679,7 +708,8 @@ impl Groups {
             holds!("I51", self.by_name.get(name).is_some_and(|group| group.members.contains(session)));
         }
         for group in self.by_name.values() {
-            holds!("I51", group.due.is_subset(&group.members));
+            holds!("I51", group.due.is_subset(&group.members) && group.over.is_subset(&group.members));
+            holds!("I51", group.is_slot == group.version.is_some());
             holds!("I51", group.members.is_empty() == group.empty_ns.is_some());
             holds!(
                 "I51",

@@ -8,6 +8,7 @@ pub(super) mod copies;
 pub(super) mod drain;
 pub(super) mod edges;
 pub(super) mod groups;
+pub(super) mod held;
 pub(super) mod keepers;
 pub(super) mod links;
 pub(super) mod missing;

@@ -88,8 +88,8 @@ pub(crate) struct Session {
     pub(crate) moving: Option<Box<Move>>,
     /// Whether this attempt continues from the standby's state.
     pub(crate) stood: bool,
-    /// When it was put here, by the monotonic clock.
-    pub(crate) begun_ns: u64,
+    /// Of a shared cell that has no client and is one of several: from when on it is over.
+    over_ns: Option<u64>,
     /// Of a shared cell: whether it has had a client, or may have had one elsewhere.
     pub(crate) had_clients: bool,
 }
@@ -121,7 +121,7 @@ impl Session {
             feed_lost_ns: None,
             moving: None,
             stood: false,
-            begun_ns: now.mono_ns,
+            over_ns: None,
             had_clients: false,
         }
     }
@@ -264,8 +264,8 @@ pub(crate) struct Sessions {
     shared: BTreeSet<SessionId>,
     /// The same, by image and key.
     by_key: BTreeSet<(ImageHash, Option<CellKey>, SessionId)>,
-    /// Of these, cells of a key that have no client.
-    unused: BTreeSet<SessionId>,
+    /// Of these, cells of a key that have no client, by the time from when on they are over. Each is taken from here once.
+    unused: BTreeSet<(u64, SessionId)>,
 }
 
 impl Default for Sessions {
@@ -330,7 +330,9 @@ impl Sessions {
     /// Forgets a session that is over. Its cells stay in the table until [`Sessions::remove_cell`].
     pub(crate) fn remove(&mut self, id: SessionId) -> Option<Session> {
         let mut session = self.by_id.remove(&id)?;
-        self.unused.remove(&id);
+        if let Some(over_ns) = session.over_ns {
+            self.unused.remove(&(over_ns, id));
+        }
         if self.shared.remove(&id) {
             self.by_key.remove(&(session.owner.image(), session.owner.key().cloned(), id));
         }
@@ -373,18 +375,34 @@ impl Sessions {
         self.by_key.range(first..=last).map(|(.., id)| *id)
     }
 
-    /// Whether a cell of a key has no client.
-    pub(crate) fn note_unused(&mut self, cell: SessionId, is_unused: bool) {
-        if is_unused {
-            self.unused.insert(cell);
-        } else {
-            self.unused.remove(&cell);
-        }
+    /// A cell of a key has no client, and is over at this time if none comes; or it has some.
+    pub(crate) fn note_unused(&mut self, cell: SessionId, over_ns: Option<u64>) {
+        let Some(session) = self.by_id.get_mut(&cell) else { return };
+        match (session.over_ns, over_ns) {
+            (None, Some(over_ns)) => self.unused.insert((over_ns, cell)),
+            (Some(before_ns), None) => self.unused.remove(&(before_ns, cell)),
+            _ => return,
+        };
+        session.over_ns = over_ns;
     }
 
-    /// The cells of keys that have no client.
-    pub(crate) fn unused(&self) -> Vec<SessionId> {
-        self.unused.iter().copied().collect()
+    /// Whether the last client of a cell of a key has left, or none has come for too long.
+    pub(crate) fn is_over(&self, now_ns: u64, cell: SessionId) -> bool {
+        self.by_id.get(&cell).and_then(|session| session.over_ns).is_some_and(|over_ns| over_ns <= now_ns)
+    }
+
+    /// The next cell that is over since it was looked last.
+    pub(crate) fn next_over(&mut self, now_ns: u64) -> Option<SessionId> {
+        let (over_ns, cell) = *self.unused.first()?;
+        (over_ns <= now_ns).then(|| {
+            self.unused.pop_first();
+            cell
+        })
+    }
+
+    /// When the next one is.
+    pub(crate) fn over_due_ns(&self) -> Option<u64> {
+        self.unused.first().map(|(over_ns, _)| *over_ns)
     }
 
     /// Whether it is a shared cell that has a backup.
@@ -539,6 +557,9 @@ impl Sessions {
         let mut by_key: Vec<SessionId> = self.by_key.iter().map(|(.., id)| *id).collect();
         by_key.sort_unstable();
         holds!("I36", self.shared.iter().eq(&by_key));
+        for (over_ns, id) in &self.unused {
+            holds!("I36", self.by_id.get(id).is_some_and(|session| session.over_ns == Some(*over_ns)));
+        }
         let recovering = self.by_id.values().filter(|session| session.recovering).count();
         holds!("I36", self.recoveries == recovering);
         let kept =

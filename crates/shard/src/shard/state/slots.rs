@@ -23,15 +23,21 @@ use crate::{
     api::{SlotAnswer, SlotQuery},
     coordinator::{SlotHeld, SlotName, SlotRecord},
 };
-use alloc::{collections::BTreeMap, string::String, vec, vec::Vec};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    string::String,
+    vec,
+    vec::Vec,
+};
 use marram_session::{holds, invariant::BrokenInvariant};
 use marram_wire::frame::GroupId;
 
 /// Clients are led by an answer that is younger than this, in nanoseconds. While the coordinator does not answer, an older one does:
 /// where it leads, a client learns more.
 pub(crate) const SLOT_FRESH_NS: u64 = 1_000_000_000;
-/// Slots that one shard knows. Of further ones the answer that is the oldest is forgotten.
-pub(crate) const SLOTS_MAX: usize = 1_024;
+/// Slots that one shard knows: its own, and those of which it has an answer or waits for one. Of further ones the answer that is the oldest
+/// is forgotten. It is enough for all slots of sixteen apps, which are half of what an embedded store has room for.
+pub const SLOTS_MAX: usize = 16_384;
 /// Questions about slots need no tag.
 const NO_TAG: u64 = 0;
 
@@ -48,6 +54,8 @@ pub(crate) enum Look {
     Ask(SlotQuery),
     /// A question is on its way, or the slot is being taken here: the end waits.
     Waits,
+    /// The shard has [`SLOTS_MAX`] slots, and all of them are its own, or are being asked for.
+    Full,
 }
 
 /// What the answer to a question means for the cell that is here.
@@ -124,6 +132,21 @@ impl SlotState {
         }
     }
 
+    /// Since when its answer is known, if it can be forgotten.
+    fn forgettable_since(&self) -> Option<Option<u64>> {
+        match self {
+            Self::Elsewhere { known, asked } if asked.as_ref().is_none_or(|it| it.again_ns().is_some()) => {
+                Some(known.as_ref().map(|known| known.at_ns))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether it is being taken or given back.
+    fn is_changing(&self) -> bool {
+        matches!(self, Self::Taking { .. } | Self::Leaving { .. })
+    }
+
     /// The slot has this record. Returns what that means for the groups here that were to have it.
     fn decided(&mut self, now_ns: u64, slot: SlotName, held: SlotHeld) -> Vec<SlotNews> {
         let record = held.record.clone();
@@ -193,20 +216,52 @@ impl SlotState {
     }
 }
 
-/// The slots that this shard knows of.
+/// The slots that this shard knows of. A shard may have thousands: what happens often looks at none but its own.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
     by_name: BTreeMap<SlotName, SlotState>,
+    /// The slot of each group of this shard that has one, or is to have it.
+    of_group: BTreeMap<GroupId, SlotName>,
+    /// Those that are being taken or given back.
+    changing: BTreeSet<SlotName>,
+    /// Those that can be forgotten, with the time of the answer.
+    forgettable: BTreeSet<(Option<u64>, SlotName)>,
 }
 
 impl Slots {
     /// An end asks for the cell of a slot, which is not here.
     pub(crate) fn look(&mut self, now_ns: u64, slot: SlotName) -> Look {
         if !self.by_name.contains_key(&slot) && !self.make_room() {
-            return Look::Waits;
+            return Look::Full;
         }
         let fresh = || SlotState::Elsewhere { known: None, asked: None };
-        self.by_name.entry(slot).or_insert_with(fresh).look(now_ns, slot)
+        self.change(slot, |slots| slots.entry(slot).or_insert_with(fresh).look(now_ns, slot))
+    }
+
+    /// Changes a slot, and the tables that must agree with it.
+    fn change<T>(&mut self, slot: SlotName, call: impl FnOnce(&mut BTreeMap<SlotName, SlotState>) -> T) -> T {
+        if let Some(it) = self.by_name.get(&slot) {
+            for (group, _) in it.groups() {
+                self.of_group.remove(&group);
+            }
+            self.changing.remove(&slot);
+            if let Some(at_ns) = it.forgettable_since() {
+                self.forgettable.remove(&(at_ns, slot));
+            }
+        }
+        let result = call(&mut self.by_name);
+        if let Some(it) = self.by_name.get(&slot) {
+            self.of_group.extend(it.groups().into_iter().map(|(group, _)| (group, slot)));
+            self.changing.extend(Some(slot).filter(|_| it.is_changing()));
+            self.forgettable.extend(it.forgettable_since().map(|at_ns| (at_ns, slot)));
+        }
+        result
+    }
+
+    /// The slot that this group has, or is to have.
+    fn slot_of(&self, group: GroupId) -> Option<(SlotName, &SlotState)> {
+        let slot = *self.of_group.get(&group)?;
+        Some((slot, self.by_name.get(&slot)?))
     }
 
     /// Forgets an answer if there are too many. False if there is nothing to forget.
@@ -214,16 +269,7 @@ impl Slots {
         if self.by_name.len() < SLOTS_MAX {
             return true;
         }
-        let age = |(name, slot): (&SlotName, &SlotState)| match slot {
-            SlotState::Elsewhere { known, asked: None } => {
-                Some((known.as_ref().map(|known| known.at_ns), *name))
-            }
-            SlotState::Elsewhere { known, asked: Some(asked) } if asked.again_ns().is_some() => {
-                Some((known.as_ref().map(|known| known.at_ns), *name))
-            }
-            _ => None,
-        };
-        let oldest = self.by_name.iter().filter_map(age).min();
+        let oldest = self.forgettable.pop_first();
         oldest.is_some_and(|(_, name)| self.by_name.remove(&name).is_some())
     }
 
@@ -232,7 +278,7 @@ impl Slots {
     pub(crate) fn begin_taking(&mut self, slot: SlotName, record: SlotRecord, from: Option<SlotRecord>) {
         let taker = Taker { may_stand: from.is_some(), ..Taker::begins(record) };
         let taking = SlotState::Taking { taker, from, asked: None, waiting: Vec::new() };
-        let before = self.by_name.insert(slot, taking);
+        let before = self.change(slot, |slots| slots.insert(slot, taking));
         assert!(
             matches!(before, Some(SlotState::Elsewhere { .. })),
             "a slot of which no cell is here is taken"
@@ -241,62 +287,57 @@ impl Slots {
 
     /// A claim of a group is won: if it is that of a slot which is being taken or given back, this is to be sent.
     pub(crate) fn group_claimed(&mut self, group: GroupId) -> Option<SlotQuery> {
-        self.by_name.iter_mut().find_map(|(slot, it)| {
-            match it {
-                SlotState::Taking { taker, asked: asked @ None, .. } if taker.record.group == group => {
-                    *asked = Some(AskedClaim::new(NO_TAG, ()));
-                    taker.may_stand = true;
-                }
-                SlotState::Leaving { record, asked: asked @ None } if record.group == group => {
-                    *asked = Some(AskedClaim::new(NO_TAG, ()));
-                }
-                _ => return None,
+        let slot = *self.of_group.get(&group)?;
+        let it = self.by_name.get_mut(&slot)?;
+        match it {
+            SlotState::Taking { taker, asked: asked @ None, .. } if taker.record.group == group => {
+                *asked = Some(AskedClaim::new(NO_TAG, ()));
+                taker.may_stand = true;
             }
-            it.query(*slot)
-        })
+            SlotState::Leaving { asked: asked @ None, .. } => *asked = Some(AskedClaim::new(NO_TAG, ())),
+            _ => return None,
+        }
+        it.query(slot)
     }
 
     /// The store may have lost the record of this group's slot: it is written again when the group's next claim is won. It gets this new
     /// incarnation: an answer of what the store had before is none to that question.
     pub(crate) fn again(&mut self, group: GroupId, incarnation: [u8; 16]) {
-        for slot in self.by_name.values_mut() {
-            match slot {
-                SlotState::Own(record) if record.group == group => {
-                    let record = SlotRecord { incarnation, group };
-                    let taker = Taker { record, has_run: true, may_stand: true };
-                    *slot = SlotState::Taking { taker, from: None, asked: None, waiting: Vec::new() };
-                }
-                SlotState::Taking { taker, asked, .. } if taker.record.group == group => {
-                    (taker.record.incarnation, *asked) = (incarnation, None);
-                }
-                _ => {}
+        let Some(slot) = self.of_group.get(&group).copied() else { return };
+        self.change(slot, |slots| match slots.get_mut(&slot) {
+            Some(it @ SlotState::Own(_)) => {
+                let record = SlotRecord { incarnation, group };
+                let taker = Taker { record, has_run: true, may_stand: true };
+                *it = SlotState::Taking { taker, from: None, asked: None, waiting: Vec::new() };
             }
-        }
+            Some(SlotState::Taking { taker, asked, .. }) if taker.record.group == group => {
+                (taker.record.incarnation, *asked) = (incarnation, None);
+            }
+            _ => {}
+        });
     }
 
-    /// The group that has the cell of a slot, if the slot is this shard's.
-    pub(crate) fn own(&self, slot: SlotName) -> Option<GroupId> {
-        match self.by_name.get(&slot) {
-            Some(SlotState::Own(record)) => Some(record.group),
-            _ => None,
-        }
+    /// The slot of this group, if the slot is this shard's.
+    pub(crate) fn own_of(&self, group: GroupId) -> Option<SlotName> {
+        let (slot, it) = self.slot_of(group)?;
+        matches!(it, SlotState::Own(_)).then_some(slot)
     }
 
     /// The cell of a slot that is this shard's has ended, and no other one is to begin. Returns its group, which is to be claimed without a
     /// backup: then its record is removed.
     pub(crate) fn remove(&mut self, slot: SlotName) -> Option<GroupId> {
-        let it = self.by_name.get_mut(&slot)?;
-        let SlotState::Own(record) = it else { return None };
-        let group = record.group;
-        *it = SlotState::Leaving { record: record.clone(), asked: None };
-        Some(group)
+        self.change(slot, |slots| {
+            let it = slots.get_mut(&slot)?;
+            let SlotState::Own(record) = it else { return None };
+            let group = record.group;
+            *it = SlotState::Leaving { record: record.clone(), asked: None };
+            Some(group)
+        })
     }
 
     /// Whether the record of this group's slot is to be removed.
     pub(crate) fn is_leaving(&self, group: GroupId) -> bool {
-        let is_it =
-            |slot: &SlotState| matches!(slot, SlotState::Leaving { record, .. } if record.group == group);
-        self.by_name.values().any(is_it)
+        self.slot_of(group).is_some_and(|(_, it)| matches!(it, SlotState::Leaving { .. }))
     }
 
     /// This shard was promoted for a group, and its cell may be one that `has_run`. The slot may have no record, one that names this group,
@@ -306,7 +347,7 @@ impl Slots {
     /// record could not be removed.
     pub(crate) fn take_promoted(&mut self, slot: SlotName, record: SlotRecord, has_run: bool) -> Promoted {
         let taker = Taker { record, has_run, may_stand: true };
-        match self.by_name.get_mut(&slot) {
+        self.change(slot, |slots| match slots.get_mut(&slot) {
             Some(SlotState::Own(own) | SlotState::Leaving { record: own, .. })
                 if own.group != taker.record.group =>
             {
@@ -320,43 +361,57 @@ impl Slots {
                 let query = SlotQuery { slot, take: Some(taker.record.clone()), from: None };
                 let asked = Some(AskedClaim::new(NO_TAG, ()));
                 let taking = SlotState::Taking { taker, from: None, asked, waiting: Vec::new() };
-                self.by_name.insert(slot, taking);
+                slots.insert(slot, taking);
                 Promoted::Ask(query)
             }
-        }
+        })
     }
 
     /// The group is another edge's, or its cell was dropped while this shard did not [keep](Self::keeps) its record.
-    pub(crate) fn group_gone(&mut self, now_ns: u64, group: GroupId) {
-        self.by_name.retain(|_, slot| match slot {
-            SlotState::Elsewhere { .. } => true,
-            SlotState::Own(own) | SlotState::Leaving { record: own, .. } => own.group != group,
-            SlotState::Taking { taker, from, asked, waiting } => {
-                waiting.retain(|taker| taker.record.group != group);
-                if taker.record.group != group {
-                    return true;
+    /// Returns the slot, which may be free now.
+    pub(crate) fn group_gone(&mut self, now_ns: u64, group: GroupId) -> Option<SlotName> {
+        let slot = *self.of_group.get(&group)?;
+        self.change(slot, |slots| {
+            let stays = match slots.get_mut(&slot) {
+                Some(SlotState::Taking { taker, from, asked, waiting }) => {
+                    waiting.retain(|taker| taker.record.group != group);
+                    if taker.record.group != group {
+                        return;
+                    }
+                    let next = waiting.pop();
+                    let stays = next.is_some();
+                    if let Some(next) = next {
+                        let mut ask = AskedClaim::new(NO_TAG, ());
+                        ask.unanswered(now_ns);
+                        (*taker, *from, *asked) = (next, None, Some(ask));
+                    }
+                    stays
                 }
-                let Some(next) = waiting.pop() else { return false };
-                let mut ask = AskedClaim::new(NO_TAG, ());
-                ask.unanswered(now_ns);
-                (*taker, *from, *asked) = (next, None, Some(ask));
-                true
+                _ => false,
+            };
+            if !stays {
+                slots.remove(&slot);
             }
         });
+        Some(slot)
     }
 
     /// Whether the record of this group must stay although it is empty: a slot names it, or may do so.
     pub(crate) fn keeps(&self, group: GroupId) -> bool {
-        self.by_name.values().any(|slot| match slot {
-            SlotState::Taking { taker, .. } if taker.record.group == group => taker.may_stand,
-            slot => slot.groups().iter().any(|(name, _)| *name == group),
-        })
+        match self.slot_of(group) {
+            Some((_, SlotState::Taking { taker, .. })) if taker.record.group == group => taker.may_stand,
+            slot => slot.is_some(),
+        }
     }
 
     /// The answer to a question. One that nothing here waits for is ignored.
     pub(crate) fn answered(&mut self, now_ns: u64, answer: SlotAnswer) -> Vec<SlotNews> {
+        self.change(answer.slot, |slots| Self::answer(slots, now_ns, answer))
+    }
+
+    fn answer(slots: &mut BTreeMap<SlotName, SlotState>, now_ns: u64, answer: SlotAnswer) -> Vec<SlotNews> {
         let SlotAnswer { slot, take, from, won, held, away } = answer;
-        let Some(it) = self.by_name.get_mut(&slot) else { return Vec::new() };
+        let Some(it) = slots.get_mut(&slot) else { return Vec::new() };
         let question = SlotQuery { slot, take, from };
         let is_look = question.take.is_none() && question.from.is_none();
         let is_own = it.query(slot).as_ref() == Some(&question);
@@ -375,7 +430,7 @@ impl Slots {
         }
         if matches!(it, SlotState::Leaving { .. }) {
             // It is removed, or was another group's.
-            self.by_name.remove(&slot);
+            slots.remove(&slot);
             return Vec::new();
         }
         let own = question.take.filter(|_| won).map(|record| SlotHeld { record, holder: None });
@@ -396,7 +451,8 @@ impl Slots {
     /// Questions that take a slot or remove its record and were not answered: they are to be sent again.
     pub(crate) fn due(&mut self, now_ns: u64) -> Vec<SlotQuery> {
         let mut due = Vec::new();
-        for (slot, it) in &mut self.by_name {
+        for slot in &self.changing {
+            let Some(it) = self.by_name.get_mut(slot) else { continue };
             if let Some(asked) = it.asked().filter(|asked| asked.is_due(now_ns)) {
                 asked.ask_again(NO_TAG);
                 due.extend(it.query(*slot));
@@ -411,17 +467,23 @@ impl Slots {
             SlotState::Taking { asked, .. } | SlotState::Leaving { asked, .. } => asked.as_ref()?.again_ns(),
             _ => None,
         };
-        self.by_name.values().filter_map(again).min()
+        self.changing.iter().filter_map(|slot| again(self.by_name.get(slot)?)).min()
     }
 
     /// Checks I51 of docs/protocol.md, as far as it concerns slots: a group is to have one at most.
     pub(crate) fn invariants(&self) -> Result<(), BrokenInvariant> {
-        let groups = self.by_name.values().flat_map(SlotState::groups);
-        let mut groups: Vec<GroupId> = groups.map(|(group, _)| group).collect();
-        let count = groups.len();
-        groups.sort_unstable();
-        groups.dedup();
-        holds!("I51", groups.len() == count);
+        let mut count = 0;
+        for (slot, it) in &self.by_name {
+            let groups = it.groups();
+            count += groups.len();
+            holds!("I51", groups.iter().all(|(group, _)| self.of_group.get(group) == Some(slot)));
+            holds!("I51", self.changing.contains(slot) == it.is_changing());
+            let since = it.forgettable_since();
+            holds!("I51", since.is_none_or(|at_ns| self.forgettable.contains(&(at_ns, *slot))));
+        }
+        holds!("I51", self.of_group.len() == count);
+        let forgettable = self.by_name.values().filter(|it| it.forgettable_since().is_some()).count();
+        holds!("I51", self.forgettable.len() == forgettable);
         Ok(())
     }
 }

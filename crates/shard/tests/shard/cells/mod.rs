@@ -4,7 +4,6 @@ mod key_moves;
 mod keys;
 mod lost;
 mod moves;
-mod store;
 mod versions;
 mod world;
 

@@ -1,7 +1,13 @@
 //! Edges of one domain, clients' agents and the coordinator's store, driven by the test: frames arrive in the order in which they were
 //! sent, and time passes only when a test says so.
 
-use super::store::Store;
+#[path = "world/many.rs"]
+mod many;
+#[path = "world/store.rs"]
+mod store;
+
+pub(crate) use store::Store;
+
 use crate::support;
 use bytes::Bytes;
 use marram_session::{
@@ -118,6 +124,9 @@ struct Client {
     ended: Option<Code>,
     closed: bool,
     session: Option<SessionId>,
+    /// Why edges have refused it, and how its connections have ended.
+    refused: Vec<(Code, String)>,
+    ends: usize,
     /// The first edge of its agent's list.
     first: usize,
     is_cut_off: bool,
@@ -145,6 +154,8 @@ pub(crate) struct World {
     slots: u32,
     /// Checkpoints by what stands for their bytes.
     checkpoints: BTreeMap<u64, (Header, Teller)>,
+    /// Whether an edge takes all that has arrived before it does what is due, as its processes do.
+    takes_batches: bool,
 }
 
 fn hall(form: BackupForm, slots: u32) -> App {
@@ -192,6 +203,7 @@ impl World {
             policies: policies.to_vec(),
             slots,
             checkpoints: BTreeMap::new(),
+            takes_batches: false,
         };
         for edge in 0..edges {
             world.edges.push(Edge {
@@ -294,12 +306,20 @@ impl World {
             ended: None,
             closed: false,
             session: None,
+            refused: Vec::new(),
+            ends: 0,
             first,
             is_cut_off: false,
         });
         self.events.push_back(Event::Agent(number, AgentInput::Wake));
         self.runs(1);
-        let connection = ConnectionId(1);
+        self.opens(number, 1, key);
+        number
+    }
+
+    /// Another connection to the agent of a client, for the cell of this key, with a number that no other one has, and its first message.
+    pub(crate) fn opens(&mut self, client: usize, number: u64, key: &str) {
+        let connection = ConnectionId(number);
         let input = AgentInput::Accepted {
             key: CellKey::new(key.as_bytes().to_vec()).ok(),
             connection,
@@ -308,9 +328,9 @@ impl World {
             messages: true,
             origin: None,
         };
-        self.events.push_back(Event::Agent(number, input));
-        self.says(number, "hi");
-        number
+        self.events.push_back(Event::Agent(client, input));
+        let bytes = Bytes::from_static(b"hi");
+        self.events.push_back(Event::Agent(client, AgentInput::Received { connection, bytes }));
     }
 
     fn connects(&mut self, client: usize, target: Target) {
@@ -498,6 +518,9 @@ impl World {
     }
 
     fn settles(&mut self) {
+        if self.takes_batches {
+            return self.settles_in_batches();
+        }
         let mut handled = 0;
         while let Some(event) = self.events.pop_front() {
             handled += 1;
@@ -545,6 +568,7 @@ impl World {
                 AgentOutput::Close { .. } => self.clients[number].closed = true,
                 AgentOutput::Report(AgentReport::Ended { code, .. }) => {
                     self.clients[number].ended = Some(code);
+                    self.clients[number].ends += 1;
                 }
                 _ => {}
             }
@@ -555,6 +579,9 @@ impl World {
         self.led += usize::from(matches!(frame, Frame::Lead(_)));
         let Some([one, other]) = self.wires.get(&wire) else { return };
         let to = if *one == from { *other } else { *one };
+        if let (Party::Agent(agent), Frame::Reject(reject)) = (to, &frame) {
+            self.clients[agent].refused.push((reject.code, reject.reason.clone()));
+        }
         self.events.push_back(match to {
             Party::Edge(edge) => Event::Edge(edge, ShardInput::Frame { wire: ShardWireId(wire), frame }),
             Party::Agent(agent) => Event::Agent(agent, AgentInput::Frame { wire: AgentWire(wire), frame }),

@@ -315,7 +315,7 @@ fn what_is_known_of_slots_is_bounded() {
             Look::Ask(SlotQuery { slot: name(number), take: None, from: None })
         );
     }
-    assert_eq!(slots.look(0, name(SLOTS_MAX)), Look::Waits, "all questions are on their way");
+    assert_eq!(slots.look(0, name(SLOTS_MAX)), Look::Full, "all questions are on their way");
     slots.answered(5, SlotAnswer { slot: name(7), ..answer(None, Some(held(2))) });
     slots.answered(4, SlotAnswer { slot: name(8), ..answer(None, Some(held(2))) });
     assert_eq!(
@@ -324,4 +324,34 @@ fn what_is_known_of_slots_is_bounded() {
     );
     assert_eq!(slots.look(5, name(7)), Look::Known(held(2), None), "the other one is older");
     assert_eq!(slots.by_name.len(), SLOTS_MAX);
+    slots.invariants().unwrap();
+}
+
+#[test]
+fn a_shard_takes_all_slots_of_several_apps() {
+    let id = |number: usize| {
+        let mut id = [0; 16];
+        id[..8].copy_from_slice(&number.to_le_bytes());
+        id
+    };
+    let mut slots = Slots::default();
+    let count = 8 * 1_024;
+    for number in 0..count {
+        let (slot, record) =
+            (SlotName(id(number)), SlotRecord { incarnation: id(1), group: id(count + number) });
+        assert_eq!(slots.look(0, slot), Look::Ask(SlotQuery { slot, take: None, from: None }));
+        slots.answered(0, SlotAnswer { slot, ..answer(None, None) });
+        slots.begin_taking(slot, record.clone(), None);
+        let query = SlotQuery { slot, take: Some(record.clone()), from: None };
+        assert_eq!(slots.group_claimed(record.group), Some(query));
+        slots.answered(0, SlotAnswer { slot, ..answer(Some(record.clone()), None) });
+        assert_eq!((slots.own_of(record.group), slots.keeps(record.group)), (Some(slot), true));
+    }
+    slots.invariants().unwrap();
+    assert_eq!((slots.due(u64::MAX), slots.due_ns()), (vec![], None));
+    for number in 0..count {
+        assert_eq!(slots.remove(SlotName(id(number))), Some(id(count + number)));
+        assert!(slots.is_leaving(id(count + number)));
+    }
+    slots.invariants().unwrap();
 }

@@ -116,6 +116,7 @@ impl Model {
                 self.count("begun");
             }
             Look::Waits => {}
+            Look::Full => panic!("there is one slot"),
             Look::Own(group) => assert_eq!(self.edges[edge].cells.get(&group), Some(&Cell::Runs)),
         }
     }

@@ -1,4 +1,4 @@
-//! The coordinator's store, as the shards of a world ask it: all at once, and sometimes in vain.
+//! The coordinator of the world: a store without its clients.
 
 use marram_shard::{
     api::{ClaimAnswer, GroupClaim, SlotAnswer, SlotQuery},
