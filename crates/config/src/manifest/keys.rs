@@ -4,7 +4,7 @@
 use crate::source::{Problem, Source};
 use toml::Spanned;
 
-/// Slots of an app that does not say how many.
+/// Slots of an app that does not say how many. Another default would make another version of each such app.
 pub const SLOTS: u32 = 64;
 /// Most slots of an app.
 pub const SLOTS_MAX: u32 = 1_024;

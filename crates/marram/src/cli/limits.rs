@@ -5,6 +5,7 @@
 //! `marram_wire::limits`. A new limit needs a row here.
 
 mod backups;
+mod keys;
 
 use marram_admin;
 use marram_agent::{self as agent, websocket};
@@ -34,6 +35,7 @@ pub fn page() -> String {
         ("On the wire", on_the_wire()),
         ("At an end", at_an_end()),
         ("On an edge", on_an_edge()),
+        ("Of apps with a cell for each key", keys::rows()),
         ("Of a cache", of_a_cache()),
         ("On a recorder", on_a_recorder()),
         ("In a cell", in_a_cell()),
@@ -265,7 +267,6 @@ fn on_an_edge() -> Vec<Row> {
             "its connection is reset, and the log says why: the others do not wait",
         ),
     ];
-    rows.extend(backups::of_keys());
     rows.extend(backups::of_backups());
     rows.extend(of_moves());
     rows

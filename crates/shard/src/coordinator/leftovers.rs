@@ -15,8 +15,8 @@ use super::{Ask, StoreEntry};
 use alloc::{collections::BTreeSet, string::String, vec::Vec};
 use marram_wire::frame::GroupId;
 
-/// Records that one life of an edge removes at most.
-pub const LEFTOVERS_MAX: usize = 1_024;
+/// Records that one life of an edge removes at most: as many as a shard has slots.
+pub const LEFTOVERS_MAX: usize = 16_384;
 /// How long after they were read, in nanoseconds: longer than ends linger, if nothing else is asked for.
 pub const LEFTOVERS_AFTER_NS: u64 = 3_600_000_000_000;
 

@@ -1,36 +1,9 @@
-//! Limits of what has a backup, and of shared cells with keys.
+//! Limits of what has a backup.
 
-use super::{Row, size, time};
-use marram_config::{
-    manifest::{SLOTS, SLOTS_MAX},
-    policies,
-};
+use super::{Row, size};
+use marram_config::policies;
 use marram_sandbox::limits as sandbox;
 use marram_shard::shard;
-use marram_wire::limits as wire;
-use std::time::Duration;
-
-/// Of apps with one shared cell for each key.
-pub(super) fn of_keys() -> [Row; 4] {
-    [
-        ("the key of a shared cell", size(wire::CELL_KEY_MAX), "the client is refused, with the reason"),
-        (
-            "slots over which an app's keys are spread (m)",
-            format!("{SLOTS}, and at most {SLOTS_MAX}"),
-            "the manifest is refused",
-        ),
-        (
-            "cells of keys in one slot",
-            shard::CELLS_PER_SLOT_MAX.to_string(),
-            "clients with further keys wait, and are then refused",
-        ),
-        (
-            "the cell of a key, without a first client",
-            time(Duration::from_nanos(shard::UNUSED_NS)),
-            "it ends, unless its slot has no other one",
-        ),
-    ]
-}
 
 /// Of replicas at other edges.
 pub(super) fn of_backups() -> [Row; 6] {
