@@ -195,7 +195,9 @@ pub(super) fn give_up(
             Err(Refusal::new(StatusCode::CONFLICT, what, fix))
         }
         Verdict::Claim(claim) => match coordinator.ask(claim) {
-            AskAnswer::Won => given_up(held.as_ref().and_then(|held| held.holder.as_ref()), true),
+            AskAnswer::Won | AskAnswer::WonIn(_) => {
+                given_up(held.as_ref().and_then(|held| held.holder.as_ref()), true)
+            }
             AskAnswer::Lost(holder) => {
                 let edge =
                     holder.map_or_else(|| "no edge".to_owned(), |holder| format!("`{}`", holder.primary));

@@ -299,7 +299,7 @@ impl Link {
                 CoordinatorOutput::Remember(mark) => self.remembered.remember(mark),
                 CoordinatorOutput::Asked { tag, mut answer } => {
                     // The asker asks again, and then finds that it has won.
-                    if answer == AskAnswer::Won && !self.remembered.save() {
+                    if answer.is_won() && !self.remembered.save() {
                         answer = AskAnswer::Away("this edge cannot write its state directory".into());
                     }
                     if let Some(answered) = self.waiting.remove(&tag) {

@@ -40,6 +40,8 @@ record! {
         tag: u64,
         /// Whether it was.
         won: bool,
+        /// If so, of a slot's group: the identity of the store, unless it was written before and the answer got lost.
+        store: Option<[u8; 16]>,
         /// If not: its record, if there is one.
         holder: Option<Claimed>,
         /// Why it is not known; for people.
@@ -60,12 +62,13 @@ impl ClaimAnswer {
     /// operator must accept first.
     #[must_use]
     pub fn of(tag: u64, answer: AskAnswer) -> Self {
+        let store = if let AskAnswer::WonIn(store) = answer { Some(store) } else { None };
         let (won, holder, away) = match answer {
-            AskAnswer::Won => (true, None, None),
+            AskAnswer::Won | AskAnswer::WonIn(_) => (true, None, None),
             AskAnswer::Lost(holder) => (false, holder, None),
             other => (false, None, Some(undecided(other))),
         };
-        Self { tag, won, holder, away }
+        Self { tag, won, store, holder, away }
     }
 }
 

@@ -172,11 +172,21 @@ pub struct StandsBy {
     pub at: Stands,
 }
 
+impl AskAnswer {
+    /// Whether the generation, or the slot, is the asker's.
+    #[must_use]
+    pub fn is_won(&self) -> bool {
+        matches!(self, Self::Won | Self::WonIn(_))
+    }
+}
+
 /// The answer to a question.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum AskAnswer {
     /// The generation, or the slot, is the asker's.
     Won,
+    /// The same, of a slot's group, by a decision of the store with this identity.
+    WonIn([u8; 16]),
     /// Another edge holds it; none if there is no holder.
     Lost(Option<Claimed>),
     /// The holder, if there is one.

@@ -5,8 +5,8 @@ mod slots;
 
 use super::api::{Ask, AskAnswer, CoordinatorOutput, StandsBy};
 use super::contents::{
-    Claimed, GROUPS, Listed, STORE, StoreRecord, Witnessed, decode, encode, part_of, part_owner, part_prefix,
-    witness_key,
+    Claimed, GROUPS, Listed, STORE, StoreRecord, Subject, Witnessed, decode, encode, part_of, part_owner,
+    part_prefix, slot_group_of, witness_key,
 };
 use super::leftovers::Leftovers;
 use super::memory::{Deciding, accepting};
@@ -291,7 +291,7 @@ impl Asks {
                 Some(Said::OtherStore)
             }
             Ok(StoreReply::Decided { decisions, revision }) => {
-                answer(&pending, AskAnswer::Won, out);
+                answer(&pending, won(&pending), out);
                 if pending.asker.is_none() && matches!(pending.ask, Ask::Claim { .. }) {
                     self.leftovers.removed();
                 }
@@ -494,6 +494,18 @@ fn read<T: Field>(value: Option<Bytes>, answer: fn(Option<T>) -> AskAnswer) -> A
     match value.map(|value| decode(&value)).transpose() {
         Ok(value) => answer(value),
         Err(error) => unreadable(&error),
+    }
+}
+
+/// The answer to a decision that was written. The primary of a slot's group must know in which store: if that has no record of the group any
+/// more, it was removed.
+fn won(pending: &Pending) -> AskAnswer {
+    let of_slot = |subject: &Subject| slot_group_of(&subject.generation_key()).is_some();
+    match (&pending.ask, &pending.under) {
+        (Ask::Claim { subject, .. }, Some(store)) if of_slot(subject) => {
+            decode::<StoreRecord>(store).map_or(AskAnswer::Won, |store| AskAnswer::WonIn(store.identity))
+        }
+        _ => AskAnswer::Won,
     }
 }
 

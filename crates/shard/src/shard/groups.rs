@@ -363,8 +363,15 @@ impl Shard {
                 }
                 self.cells_stay(now, name, &why, out);
             }
-            ClaimAnswer { tag, won: true, .. } => {
-                group.won(tag);
+            ClaimAnswer { tag, won: true, store, .. } => {
+                let was_removed = group.was_removed(tag, store);
+                group.won(tag, store);
+                if was_removed {
+                    return self.replaced_meanwhile(now, name, out);
+                }
+                if group.is_missing() {
+                    return;
+                }
                 self.without_backup(now, name, out);
                 self.group_claimed(name, out);
                 self.cells_move_on(now, name, out);

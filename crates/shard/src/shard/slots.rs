@@ -383,6 +383,19 @@ impl Shard {
         }
     }
 
+    /// Another edge has claimed this group, and its record was removed since: what is here is older than what clients may have received. The
+    /// group is this edge's again, and empty, so it is removed as others are.
+    pub(super) fn replaced_meanwhile(&mut self, now: Now, group: GroupId, out: &mut Vec<ShardOutput>) {
+        self.slot_gone(now, group);
+        for cell in self.members_of(group) {
+            let reason = "while its edge was away, another one went on with it, and that one's copy is gone: clients begin again";
+            self.cell_lost(cell, reason, out);
+            self.with_owner(now, cell, out, |owner, effects| {
+                owner.terminate(Code::Lost, reason.to_string(), effects);
+            });
+        }
+    }
+
     /// A cell that was lost is replaced by one in this group.
     fn lost_one_replaced(&mut self, group: GroupId, out: &mut Vec<ShardOutput>) {
         let member = self.groups.get(group).and_then(|group| group.members().next());

@@ -75,7 +75,7 @@ impl World {
         // What a store answers that has lost something is compared with nothing.
         let has_lost = claim.losses != store.losses;
         let believed = match answer {
-            AskAnswer::Won if claim.to.is_none() => {
+            AskAnswer::Won | AskAnswer::WonIn(_) if claim.to.is_none() => {
                 self.watch.count_if(Rare::GroupRemoved, true);
                 store.removed += 1;
                 // A record that the store has lost need not be removed.
@@ -85,7 +85,7 @@ impl World {
                 }
                 None
             }
-            AskAnswer::Won => {
+            AskAnswer::Won | AskAnswer::WonIn(_) => {
                 self.watch.count_if(Rare::ClaimWon, true);
                 let before = place.map(|place| place.checked_sub(1).map(|before| &holders[before]));
                 if !has_lost && removed.is_none() && before != Some(claim.from.as_ref()) {

@@ -79,6 +79,10 @@ pub(crate) struct Group {
     pub(crate) target: Option<Target>,
     /// As the store had it when it was last known.
     record: Option<Claimed>,
+    /// Of a slot's: the identity of the store that has the record, if it is known.
+    store: Option<[u8; 16]>,
+    /// The same of a record that was found to be missing. Until it is known why, nothing leaves.
+    missing_in: Option<[u8; 16]>,
     asked: Option<AskedClaim<Option<Claimed>>>,
     /// Whether it is to be claimed although the record says what it should: the store may have lost that, or it is of a former life.
     renews: bool,
@@ -129,6 +133,8 @@ impl Group {
             kind,
             target,
             record: None,
+            store: None,
+            missing_in: None,
             asked: None,
             renews: false,
             verifies: false,
@@ -211,6 +217,7 @@ impl Group {
             self.asked.as_ref().and_then(|asked| asked.to.as_ref()).is_some_and(|to| !names_target(to));
         match &self.record {
             None => EpochRelease::Held,
+            Some(_) if self.missing_in.is_some() => EpochRelease::Held,
             Some(record) if record.backup.is_some() => {
                 if names_target(record) && !in_doubt {
                     EpochRelease::Confirmed
@@ -424,20 +431,41 @@ impl Group {
         Some((tag, from, to))
     }
 
-    /// The claim with this tag is decided, for this group. False if it was not asked for.
-    pub(crate) fn won(&mut self, tag: u64) -> bool {
+    /// The claim with this tag is decided, for this group, in the store with this identity, if that is known. False if it was not asked for.
+    pub(crate) fn won(&mut self, tag: u64, store: Option<[u8; 16]>) -> bool {
         let is_it = self.asked.as_ref().is_some_and(|asked| asked.has_tag(tag));
         if let Some(asked) = self.asked.take_if(|_| is_it) {
-            self.record = asked.to;
+            // If it is not known: that which had the record before, or one in its place. No identity comes back.
+            (self.record, self.store) = (asked.to, store.or(self.store));
+            match store {
+                Some(_) => self.missing_in = None,
+                // Claimed again, so that it becomes known in which store.
+                None => self.renews |= self.missing_in.is_some() && self.record.is_some(),
+            }
         }
         is_it
     }
 
-    /// The store has no record of this group any more: it has lost it, and an operator has accepted that.
+    /// The store has no record of this group any more: it has lost it, and an operator has accepted that, or another edge has claimed the
+    /// group since, and its record was removed. The next claim shows which.
     pub(crate) fn forgotten(&mut self, tag: u64) {
         if self.asked.take_if(|asked| asked.has_tag(tag)).is_some() {
+            self.missing_in = self.store.take().or(self.missing_in);
             self.record = None;
         }
+    }
+
+    /// Whether its record was missing, and it is not known yet why.
+    pub(crate) fn is_missing(&self) -> bool {
+        self.missing_in.is_some()
+    }
+
+    /// The claim with this tag is decided in the store with this identity. True if that one had the record that is missing: a store loses
+    /// nothing that is not accepted, which gives it another identity. So the record was removed, and only that of an edge which claimed the
+    /// group from this one is.
+    pub(crate) fn was_removed(&self, tag: u64, store: Option<[u8; 16]>) -> bool {
+        let is_it = self.asked.as_ref().is_some_and(|asked| asked.has_tag(tag));
+        is_it && store.is_some() && store == self.missing_in
     }
 
     /// The store has this record, which is an older one of this edge than was known: the store was put back, and an operator has accepted

@@ -391,3 +391,64 @@ fn an_edge_that_was_not_dead_ends_the_cell_that_was_given_up() {
         assert_eq!((world.store.slots.len(), world.store.groups.len()), (1, 1));
     }
 }
+
+#[test]
+fn a_primary_that_slept_until_its_successors_record_was_removed_does_not_go_on() {
+    for form in FORMS {
+        for answers_lost in [0, 1] {
+            let (mut world, clients, [first, backup, other]) = with_backup(form);
+            world.freezes(first);
+            world.says(clients[0], "asleep");
+            world.runs(LONG_MS);
+            assert!(clients.iter().all(|client| heard(&world, *client, "asleep")));
+            assert!(is_alone(&world, backup) || world.backup_at(backup).is_some());
+            // All who know more than the sleeping one die, and what they have left in the store is removed.
+            for edge in [backup, other] {
+                world.kills(edge);
+                world.restarts(edge);
+            }
+            world.store.removes_all();
+            world.store.answers_lost = answers_lost;
+            world.thaws(first);
+            world.runs(LONG_MS);
+            assert_eq!(told_lost(&world), 1, "{form:?}: {:?}", world.notes);
+            // The next client has a new cell, and no other one hears of the older history.
+            let late = world.joins(first);
+            world.says(late, "new");
+            world.runs(100);
+            assert_eq!(world.heard(late).first(), Some(&"1 joins"), "{:?}", world.heard(late));
+            assert!(heard(&world, late, "new"));
+            is_one_history(&world, &clients);
+            assert!(!clients.iter().any(|client| heard(&world, *client, "new")));
+            world.runs(2 * LONG_MS);
+            assert_eq!((world.runs_at().len(), world.store.slots.len(), world.store.groups.len()), (1, 1, 1));
+        }
+    }
+}
+
+#[test]
+fn a_primary_that_slept_while_the_store_was_lost_goes_on() {
+    for form in FORMS {
+        for answers_lost in [0, 1] {
+            let (mut world, clients, [first, backup, other]) = with_backup(form);
+            world.freezes(first);
+            // Its backup dies before it has claimed the group.
+            world.kills(backup);
+            world.store.loses_all();
+            world.store.answers_lost = answers_lost;
+            for edge in [first, other] {
+                world.sees_store(edge, 2);
+            }
+            world.thaws(first);
+            world.runs(2 * LONG_MS);
+            world.says(clients[0], "on");
+            world.runs(100);
+            assert_eq!((world.runs_at(), told_lost(&world)), (vec![first], 0));
+            for client in &clients {
+                assert!(heard(&world, *client, "on"), "{form:?} {answers_lost}: {:?}", world.heard(*client));
+                assert_eq!(world.ended(*client), None);
+            }
+            is_one_history(&world, &clients);
+        }
+    }
+}

@@ -14,7 +14,7 @@ fn begun(has_released: bool) -> (Groups, Option<Claimed>) {
     groups.begin(name, (KIND, Some(target), has_released), 0);
     groups.join(name, SessionId([1; 16]), 0);
     let claim = groups.next_claim(0, name, "a", || 1).expect("it is in no claim yet");
-    groups.get_mut(name).expect("it has begun").won(claim.tag);
+    groups.get_mut(name).expect("it has begun").won(claim.tag, None);
     (groups, claim.to)
 }
 
@@ -40,7 +40,7 @@ fn a_session_that_was_handed_over_waits_for_a_copy_no_longer_than_for_any_backup
     let next = groups.next_claim(LOOK_NS, [7; 16], "a", || 2).expect("the backup is to be named");
     assert_eq!(next.to.and_then(|claim| claim.backup).as_deref(), Some("b"));
     let group = groups.get_mut([7; 16]).expect("it has begun");
-    assert!(group.won(next.tag));
+    assert!(group.won(next.tag, None));
     assert_eq!(group.release(2 * ALONE_AFTER), EpochRelease::Confirmed);
 }
 
@@ -92,7 +92,7 @@ fn a_group_whose_record_was_put_back_is_claimed_from_that() {
     let group = groups.get_mut([7; 16]).expect("it has begun");
     group.lose_target(0);
     assert!(!group.put_back(next.tag, &older, "a"), "that is what was claimed from");
-    group.won(next.tag);
+    group.won(next.tag, None);
     assert_eq!(
         groups.next_claim(0, [7; 16], "a", || 4).map(|claim| claim.to.and_then(|to| to.backup)),
         Some(None)
@@ -110,7 +110,7 @@ fn a_group_whose_record_is_in_doubt_does_not_run_alone() {
     let claim = groups.next_claim(0, [7; 16], "a", || 2).expect("it is claimed again");
     let group = groups.get_mut([7; 16]).expect("it has begun");
     assert_eq!(group.release(2 * ALONE_AFTER), EpochRelease::Held);
-    assert!(group.won(claim.tag));
+    assert!(group.won(claim.tag, None));
     assert_eq!(group.release(2 * ALONE_AFTER), EpochRelease::Alone);
 }
 
@@ -135,7 +135,7 @@ fn a_backup_that_was_started_again_resigns_and_its_primary_claims_from_that() {
     assert_eq!(next.from, Some(resigned));
     assert_eq!(next.to.map(|to| (to.generation.count, to.backup)), Some((3, None)));
     let group = groups.get_mut([7; 16]).expect("it has begun");
-    assert!(group.won(next.tag));
+    assert!(group.won(next.tag, None));
     assert_eq!(group.release(2 * ALONE_AFTER), EpochRelease::Alone);
 }
 

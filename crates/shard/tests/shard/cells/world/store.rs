@@ -17,6 +17,10 @@ pub(crate) struct Store {
     pub(crate) loses_backups: bool,
     /// No answer to a claim arrives.
     pub(crate) loses_answers: bool,
+    /// The next claims from no record are written, and the answers get lost.
+    pub(crate) answers_lost: usize,
+    /// How often an operator has accepted that it lost something.
+    losses: u8,
 }
 
 impl Store {
@@ -27,10 +31,12 @@ impl Store {
             return None;
         }
         if self.away {
-            return Some(ClaimAnswer { tag, won: false, holder: None, away: Some("it is away".into()) });
+            let away = Some("it is away".into());
+            return Some(ClaimAnswer { tag, won: false, store: None, holder: None, away });
         }
         let holder = self.groups.get(&group).cloned();
-        let won = holder == from || holder == to;
+        let (is_decided, won) = (holder == from, holder == from || holder == to);
+        let is_first = is_decided && from.is_none();
         if won {
             match to {
                 Some(to) => self.groups.insert(group, to),
@@ -38,9 +44,16 @@ impl Store {
             };
         }
         if self.loses_answers {
-            return Some(ClaimAnswer { tag, won: false, holder: None, away: Some("no answer".into()) });
+            let away = Some("no answer".into());
+            return Some(ClaimAnswer { tag, won: false, store: None, holder: None, away });
         }
-        Some(ClaimAnswer { tag, won, holder: holder.filter(|_| !won), away: None })
+        if is_first && self.answers_lost > 0 {
+            self.answers_lost -= 1;
+            let away = Some("the connection broke".into());
+            return Some(ClaimAnswer { tag, won: false, store: None, holder: None, away });
+        }
+        let store = is_decided.then_some([self.losses; 16]);
+        Some(ClaimAnswer { tag, won, store, holder: holder.filter(|_| !won), away: None })
     }
 
     pub(super) fn slot(&mut self, query: SlotQuery) -> SlotAnswer {
@@ -85,6 +98,12 @@ impl Store {
 
     /// It has lost everything, and an operator accepts that.
     pub(crate) fn loses_all(&mut self) {
+        self.removes_all();
+        self.losses += 1;
+    }
+
+    /// The edges that had its records remove them.
+    pub(crate) fn removes_all(&mut self) {
         (self.groups, self.slots) = Default::default();
     }
 }
