@@ -185,8 +185,11 @@ pub(super) fn keys_are_granted(
 /// With 422 if it is not, or the image cannot be read.
 pub(super) fn was_made_for(images: &Images, app: &str, slots: u32, image: ImageHash) -> Result<(), Refusal> {
     let refuse = |what: String, fix: &str| Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, what, fix));
+    if slots == 0 {
+        // Most apps have no keys, and their modules are large.
+        return Ok(());
+    }
     match images.has_slots(image, slots) {
-        _ if slots == 0 => Ok(()),
         Ok(true) => Ok(()),
         Ok(false) => refuse(
             format!(
