@@ -55,7 +55,11 @@ impl Shard {
         let to = session.moving.as_deref().map(|moving| &moving.to).ok_or("the cell ended")?;
         self.can_move_cell(id, to)?;
         let keeper = session.placing.backup().map(|placed| placed.id).ok_or("the cell has no backup now")?;
-        if let Some(group) = self.groups.of_session(id).and_then(|name| self.groups.get_mut(name)) {
+        let name = self.groups.of_session(id);
+        // With another cell of its slot, the backup claims it already.
+        if name.is_none_or(|name| self.handed_over_to(name).is_none())
+            && let Some(group) = name.and_then(|name| self.groups.get_mut(name))
+        {
             group.verify();
         }
         Ok(keeper)

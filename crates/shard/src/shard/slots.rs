@@ -47,7 +47,8 @@ impl Shard {
         hello: &Hello,
         out: &mut Vec<ShardOutput>,
     ) -> Result<SessionId, Refusal> {
-        if let Some(cell) = self.cell_here(wanted) {
+        let slot = wanted.slot();
+        if let Some(cell) = self.cell_here(wanted).filter(|cell| !self.is_of_past(slot, *cell)) {
             let cell = self.may_join(now, wanted, cell, out)?;
             if !hello.fresh || !self.sessions.is_over(now.mono_ns, cell) {
                 return Ok(cell);
@@ -57,7 +58,6 @@ impl Shard {
                 None => refuse(Code::Waiting, "the cell is gone"),
             };
         }
-        let slot = wanted.slot();
         let look = self.slots.look(now.mono_ns, slot);
         if let Look::Own(group) = look
             && let Some(to) = self.handed_over_to(group)
@@ -100,6 +100,12 @@ impl Shard {
                 self.begin_in_group(now, wanted, (group, None), out)
             }
         }
+    }
+
+    /// Whether a cell is fed here in another group than the one with which this edge has the slot: its primary did not get the slot.
+    fn is_of_past(&self, slot: SlotName, cell: SessionId) -> bool {
+        let own = self.slots.own(slot);
+        own.is_some() && self.backups.of_session(cell).is_some_and(|group| own != Some(group))
     }
 
     /// Begins a cell in a group that has its slot, in the place of the former one of its key if there is one. The backup is fed the next

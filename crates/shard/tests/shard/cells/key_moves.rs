@@ -95,6 +95,35 @@ fn an_edge_that_stops_hands_slots_over_with_all_of_their_cells() {
 }
 
 #[test]
+fn a_slot_that_is_handed_over_is_not_claimed_again_and_gets_no_further_cell() {
+    for stops in [false, true] {
+        let (mut world, [at, backup], clients) = running(BackupForm::Log);
+        let count = |world: &World| world.store.groups.values().next().expect("it is there").generation.count;
+        let before = count(&world);
+        world.freezes(backup);
+        if stops {
+            world.control(at, ToShard::Drain);
+        } else {
+            world.moves(at, &format!("e{backup}"));
+        }
+        world.runs(SOON_MS);
+        let late = world.comes_for(at, "late");
+        world.runs(100);
+        assert_eq!(world.cells_at(at), KEYS.map(|key| (key.to_string(), 2)), "{stops}");
+        // The record is the one that the backup knows.
+        assert_eq!(count(&world), before, "{stops}");
+        world.thaws(backup);
+        say(&mut world, &clients, "after");
+        world.says(late, "late");
+        world.runs(LONG_MS);
+        assert_eq!(world.runs_at(), [backup], "{stops}: {:?}", world.notes);
+        assert!(world.moves.iter().all(String::is_empty), "{stops}: {:?}", world.moves);
+        hears(&world, &clients, &["after"], "after");
+        assert!(heard(&world, late, "late"), "{stops}: {:?}", world.heard(late));
+    }
+}
+
+#[test]
 fn a_hand_over_of_a_slot_that_is_disturbed_at_any_step_leaves_one_history_for_each_key() {
     use Fault::{BackupSleeps, BackupStops, PrimaryDies, PrimarySleeps, StoreAway};
     for fault in [PrimaryDies, PrimarySleeps, BackupSleeps, BackupStops, StoreAway] {
