@@ -317,6 +317,14 @@ impl Slots {
         });
     }
 
+    /// The group of a slot that is this shard's.
+    pub(crate) fn own(&self, slot: SlotName) -> Option<GroupId> {
+        match self.by_name.get(&slot) {
+            Some(SlotState::Own(record)) => Some(record.group),
+            _ => None,
+        }
+    }
+
     /// The slot of this group, if the slot is this shard's.
     pub(crate) fn own_of(&self, group: GroupId) -> Option<SlotName> {
         let (slot, it) = self.slot_of(group)?;
