@@ -7,11 +7,11 @@ mod destination;
 mod epochs;
 mod moves;
 mod parts;
-mod policies;
 mod rows;
 
 pub use crate::app_version::AppVersion;
 pub use crate::note_level::NoteLevel;
+pub use crate::policies::{PolicyList, PortRange, ReplicationPolicy};
 use crate::{
     byte_enum::byte_enum,
     coordinator::contents::{EdgeStoreSeen, Stands, Witnessed},
@@ -40,7 +40,6 @@ use marram_wire::{
     seal::{Seal, SessionKeys},
 };
 pub use moves::{MovePlan, MoveWish, PlanMoves, Planned};
-pub use policies::{PortRange, ReplicationPolicy};
 pub use rows::{
     Backing, CLIENTS_LISTED, CellRow, ClientRow, Copied, DrainRow, EndRow, KeeperKind, KeeperProgress,
     KeeperRow, MoveRow, MoveStage, ReplicationRow, SessionRow,
@@ -480,6 +479,8 @@ pub enum ToShard {
     Record(Record),
     /// The edges that the coordinator knows.
     Edges(Edges),
+    /// Other policies are in force.
+    Policies(PolicyList),
     /// What this edge remembers of its coordinator's store: other edges are told.
     StoreSeen(StoreSeen),
     /// The answer to [`FromShard::Claim`].
@@ -838,6 +839,7 @@ messages!(ToShard {
     14u8 PlanMoves(PlanMoves),
     15u8 ClaimAnswer(ClaimAnswer),
     16u8 SlotAnswer(SlotAnswer),
+    17u8 Policies(PolicyList),
 });
 messages!(FromShard {
     0u8 Ready,

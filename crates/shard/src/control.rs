@@ -3,17 +3,20 @@
 mod deployment;
 mod invariants;
 mod moves;
+mod policies;
+mod questions;
 mod survives;
 pub use moves::MOVES_REMEMBERED;
+pub use policies::{PolicyChange, PolicyDifference, PolicyOrigin, PolicyReport};
 #[cfg(test)]
 mod tests;
 
 use crate::api::{
-    App, AppName, AppVersion, CellRow, ClaimAnswer, Configure, Counter, FromShard, Grant, GroupClaim,
-    Missing, MoveOver, MovePlan, MoveSession, MoveWish, NoteLevel, OwnerPhase, PlanMoves, ReplicationPolicy,
-    SessionRow, SlotAnswer, SlotQuery, Tag, Tagged, ToShard, WitnessAnswer, WitnessQuery, WitnessReport,
+    App, AppName, AppVersion, ClaimAnswer, Configure, Counter, FromShard, Grant, GroupClaim, Missing,
+    MoveOver, MovePlan, MoveWish, NoteLevel, ReplicationPolicy, SessionRow, SlotAnswer, SlotQuery, ToShard,
+    WitnessAnswer, WitnessQuery, WitnessReport,
 };
-use crate::coordinator::{Parts, Placements, StoreEdge, contents::EdgeStoreSeen};
+use crate::coordinator::{DomainPolicies, Parts, Placements, StoreEdge, contents::EdgeStoreSeen};
 use alloc::{
     boxed::Box,
     collections::{BTreeMap, BTreeSet},
@@ -26,6 +29,7 @@ use marram_wire::{
     id::{HostId, ImageHash, SessionId},
 };
 use moves::PastMoves;
+use policies::PolicyLists;
 
 /// Images that are fetched from peers at a time. A shard that needs one more asks again later.
 pub const FETCHES_MAX: usize = 4;
@@ -126,6 +130,17 @@ pub enum ControlRequest {
     CancelMove(SessionId),
     /// Moves under way, and those that are over.
     Moves,
+    /// The replication policies in force, and how many sessions follow each.
+    Policies,
+    /// Change them.
+    ChangePolicies {
+        /// How.
+        change: PolicyChange,
+        /// Answer what that would change, and change nothing.
+        dry_run: bool,
+    },
+    /// The coordinator has these policies for the domain, or none. No operator asks for this.
+    DomainPolicies(Option<DomainPolicies>),
     /// Counters of every shard, and of the edge.
     Counters,
     /// The standbys of this edge's sessions that changed after a version.
@@ -161,6 +176,8 @@ pub enum ControlAnswer {
     Moves(Vec<SessionRow>, Vec<MoveOver>),
     /// What the moves would be.
     MovePlans(Vec<MovePlan>),
+    /// The policies in force.
+    Policies(Box<PolicyReport>),
     /// Counters.
     Counters(Vec<MetricSample>),
     /// The newest version, and the parts that changed.
@@ -282,6 +299,7 @@ struct Question {
     found: bool,
     recorded: Option<Result<String, String>>,
     refused: Option<String>,
+    differences: Vec<PolicyDifference>,
 }
 
 /// The control. The caller passes it events and carries out its outputs.
@@ -302,6 +320,7 @@ pub struct Control {
     questions: BTreeMap<u64, Question>,
     placements: Placements,
     moves: PastMoves,
+    policies: PolicyLists,
     /// The edges that the coordinator knows, as it said last.
     edges: Vec<EdgeEntry>,
     /// What this edge remembers of the coordinator's store.
@@ -313,6 +332,7 @@ impl Control {
     #[must_use]
     pub fn new(config: ControlConfig) -> Self {
         Self {
+            policies: PolicyLists::new(config.policies.clone()),
             config,
             gate: None,
             apps: BTreeMap::new(),
@@ -385,7 +405,7 @@ impl Control {
             heartbeat_interval_ms: self.config.heartbeat_ms[0],
             heartbeat_timeout_ms: self.config.heartbeat_ms[1],
             sabotage: self.config.sabotage,
-            policies: self.config.policies.clone(),
+            policies: self.policies.in_force().to_vec(),
             whole: self.config.whole,
         };
         out.push(ControlOutput::ToShard { shard, message: ToShard::Configure(configure) });
@@ -580,32 +600,14 @@ impl Control {
                 }
                 ControlAnswer::Done
             }
-            ControlRequest::Kill(session, ref reason) => {
-                let kill = crate::api::Kill { tag, session, reason: reason.clone() };
-                return self.ask(tag, request, &ToShard::Kill(kill), out);
+            ControlRequest::ChangePolicies { change, dry_run } => {
+                return self.change_policies(tag, (change, dry_run), out);
             }
-            ControlRequest::Record(session, redact) => {
-                let record = crate::api::Record { tag, session, redact };
-                return self.ask(tag, request, &ToShard::Record(record), out);
+            ControlRequest::DomainPolicies(domain) => {
+                self.domain_policies(domain, out);
+                ControlAnswer::Done
             }
-            ControlRequest::PlanMoves(ref wish) => {
-                let asked = PlanMoves { tag, wish: wish.clone() };
-                return self.ask(tag, request, &ToShard::PlanMoves(asked), out);
-            }
-            ControlRequest::Move(session, ref wish) => {
-                self.moves.begins(session);
-                let asked = MoveSession { tag, session, wish: wish.clone() };
-                return self.ask(tag, request, &ToShard::Move(asked), out);
-            }
-            ControlRequest::CancelMove(session) => {
-                return self.ask(tag, request, &ToShard::CancelMove(Tagged { tag, session }), out);
-            }
-            ControlRequest::Sessions
-            | ControlRequest::Inspect(..)
-            | ControlRequest::Moves
-            | ControlRequest::Counters => {
-                return self.ask(tag, request, &ToShard::List(Tag { tag }), out);
-            }
+            of_shards => return self.ask_shards(tag, of_shards, out),
         };
         out.push(ControlOutput::Answer { tag, answer });
     }
@@ -614,15 +616,7 @@ impl Control {
         if let Some(why) = deployment::refusal(&app, &self.config, self.versions.get(&app.version())) {
             return ControlAnswer::Refused(why);
         }
-        let names_it = |policy: &&ReplicationPolicy| policy.app.as_ref() == Some(&app.name);
-        for policy in self.config.policies.iter().filter(names_it).filter(|_| !app.has_backup()) {
-            let text = alloc::format!(
-                "policy `{}` has no effect: app `{}` is not deployed with protect = \"epoch\", nor as a protected shared cell",
-                policy.name,
-                app.name
-            );
-            out.push(ControlOutput::Log(NoteLevel::Warning, text));
-        }
+        self.warn_of_idle_policies(&app, out);
         self.versions.insert(app.version(), app.clone());
         self.apps.insert(app.name.clone(), app.clone());
         self.tell_all(&ToShard::Deploy(app), out);
@@ -634,88 +628,8 @@ impl Control {
             self.up.iter().map(|shard| ControlOutput::ToShard { shard: *shard, message: message.clone() }),
         );
     }
-
-    fn ask(&mut self, tag: u64, request: ControlRequest, message: &ToShard, out: &mut Vec<ControlOutput>) {
-        let waiting: Vec<u8> = self.up.iter().copied().collect();
-        let none = waiting.is_empty();
-        let question = Question {
-            request,
-            waiting,
-            rows: Vec::new(),
-            figures: Vec::new(),
-            plans: Vec::new(),
-            found: false,
-            recorded: None,
-            refused: None,
-        };
-        self.questions.insert(tag, question);
-        self.tell_all(message, out);
-        if none {
-            self.answer(tag, out);
-        }
-    }
-
-    fn answered(&mut self, tag: u64, shard: u8, out: &mut Vec<ControlOutput>) {
-        let Some(question) = self.questions.get_mut(&tag) else { return };
-        question.waiting.retain(|waiting| *waiting != shard);
-        if question.waiting.is_empty() {
-            self.answer(tag, out);
-        }
-    }
-
-    fn answer(&mut self, tag: u64, out: &mut Vec<ControlOutput>) {
-        let Some(mut question) = self.questions.remove(&tag) else { return };
-        let answer = match question.request {
-            ControlRequest::Sessions => ControlAnswer::Sessions(question.rows, question.figures),
-            ControlRequest::Inspect(id, store) => match owned(question.rows, id) {
-                Some(row) => {
-                    let survives = self.survives(&row, store.as_ref());
-                    ControlAnswer::Session(Box::new(row), survives)
-                }
-                None => ControlAnswer::NotFound,
-            },
-            ControlRequest::Kill(..) | ControlRequest::Move(..) | ControlRequest::CancelMove(_)
-                if !question.found =>
-            {
-                ControlAnswer::NotFound
-            }
-            ControlRequest::Move(..) | ControlRequest::CancelMove(_) => {
-                question.refused.map_or(ControlAnswer::Done, ControlAnswer::Refused)
-            }
-            ControlRequest::PlanMoves(_) => ControlAnswer::MovePlans(question.plans),
-            ControlRequest::Moves => {
-                let moving = question.rows.into_iter().filter(|row| row.moving.is_some());
-                ControlAnswer::Moves(moving.collect(), self.moves.iter().cloned().collect())
-            }
-            ControlRequest::Record(..) => match question.recorded {
-                Some(Ok(file)) => ControlAnswer::Recorded(file),
-                Some(Err(why)) => ControlAnswer::Refused(why),
-                None => ControlAnswer::NotFound,
-            },
-            ControlRequest::Counters => {
-                let own = [
-                    Counter::gauge("shards", self.up.len()),
-                    Counter::count("shard_deaths_total", self.restarts),
-                    Counter::gauge("apps", self.apps.len()),
-                    Counter::gauge("standbys_listed", self.placements.count()),
-                    Counter::count("standbys_omitted_total", self.placements.dropped()),
-                ];
-                question.figures.extend(own.map(|counter| MetricSample { shard: None, counter }));
-                ControlAnswer::Counters(question.figures)
-            }
-            _ => ControlAnswer::Done,
-        };
-        out.push(ControlOutput::Answer { tag, answer });
-    }
 }
 
 fn missing(shard: u8, version: AppVersion, why: String) -> ControlOutput {
     ControlOutput::ToShard { shard, message: ToShard::Missing(Missing { version, why }) }
-}
-
-/// The row of a session: the one of its owner, if it moves between two shards of this edge. That of its cell, if it is a client of one.
-fn owned(rows: Vec<SessionRow>, id: SessionId) -> Option<SessionRow> {
-    let has_client = |cell: &CellRow| cell.listed.iter().any(|client| client.session == id);
-    let of_it = rows.into_iter().filter(|row| row.session == id || row.cell.as_ref().is_some_and(has_client));
-    of_it.min_by_key(|row| row.phase == OwnerPhase::Following)
 }

@@ -12,6 +12,7 @@ pub mod cache;
 pub mod control;
 pub mod coordinator;
 mod note_level;
+mod policies;
 pub mod ring;
 pub mod run_queue;
 pub mod shard;

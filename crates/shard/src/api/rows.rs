@@ -234,6 +234,9 @@ record! {
         every_us: u32,
         /// The policy that the session follows, if there is one.
         policy: Option<String>,
+        /// Whether the policies that are in force say otherwise: its group goes on as a former one has said, in all or with its backup and
+        /// its members, until the session moves or the group looks for a backup.
+        former: bool,
     }
 }
 

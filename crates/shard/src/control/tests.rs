@@ -302,16 +302,76 @@ fn a_policy_for_an_app_that_has_no_epochs_is_reported() {
         (None, Protect::Endpoints, false),
     ] {
         let mut control = control_with(true);
-        control.config.policies = alloc::vec![ReplicationPolicy {
+        control.policies = PolicyLists::new(alloc::vec![ReplicationPolicy {
             name: "calls".into(),
             app: named.map(Into::into),
             ..ReplicationPolicy::default()
-        }];
+        }]);
         let request = ControlRequest::Deploy(App { protect, ..app("a", 1) });
         let out = step(&mut control, ControlInput::Request { tag: 0, request });
         let says = |out: &ControlOutput| matches!(out, ControlOutput::Log(_, text) if text.contains("calls"));
         assert_eq!(out.iter().any(says), is_reported, "{named:?}, {protect:?}: {out:?}");
     }
+}
+
+/// What the shards are told of policies, and the answer.
+fn changed(control: &mut Control, request: ControlRequest) -> (Vec<Vec<String>>, Option<ControlAnswer>) {
+    let (mut told, mut answer) = (Vec::new(), None);
+    let mut out = step(control, ControlInput::Request { tag: 5, request });
+    if out.iter().any(|out| matches!(out, ControlOutput::ToShard { message: ToShard::List(_), .. })) {
+        let counted = crate::api::Counted { tag: 5, counters: Vec::new(), last: true };
+        let message = FromShard::Counted(counted);
+        out.extend(step(control, ControlInput::FromShard { shard: 0, message }));
+    }
+    for out in out {
+        match out {
+            ControlOutput::ToShard { message: ToShard::Policies(list), .. } => {
+                told.push(list.policies.into_iter().map(|policy| policy.name).collect());
+            }
+            ControlOutput::Answer { answer: given, .. } => answer = Some(given),
+            _ => {}
+        }
+    }
+    (told, answer)
+}
+
+#[test]
+fn shards_are_told_of_policies_that_change_and_of_no_others() {
+    let policy = |name: &str| ReplicationPolicy { name: name.into(), ..ReplicationPolicy::default() };
+    let set = |names: &[&str]| PolicyChange::Set(names.iter().map(|name| policy(name)).collect());
+    let change = |change, dry_run| ControlRequest::ChangePolicies { change, dry_run };
+    let mut control = control();
+    step(&mut control, ControlInput::ShardUp { shard: 0 });
+    let (told, answer) = changed(&mut control, change(set(&["a", "b"]), true));
+    assert_eq!(told, [[""; 0]; 0], "it would be changed");
+    let Some(ControlAnswer::Policies(report)) = answer else { panic!("{answer:?}") };
+    assert_eq!((report.differences.len(), report.origin), (2, PolicyOrigin::Configuration));
+    let (told, answer) = changed(&mut control, change(set(&["a", "b"]), false));
+    assert_eq!(told, [["a", "b"]]);
+    let Some(ControlAnswer::Policies(report)) = answer else { panic!("{answer:?}") };
+    assert_eq!((report.policies.len(), report.origin), (2, PolicyOrigin::Operator { revision: 1 }));
+    // The domain's are kept until this edge has none of its own.
+    let domain = |revision, names: &[&str]| {
+        let policies = names.iter().map(|name| policy(name)).collect();
+        ControlRequest::DomainPolicies(Some(DomainPolicies { revision, policies }))
+    };
+    assert_eq!(changed(&mut control, domain(3, &["d"])), (Vec::new(), Some(ControlAnswer::Done)));
+    let (told, answer) = changed(&mut control, change(PolicyChange::Remove("x".into()), false));
+    assert!(told.is_empty() && matches!(answer, Some(ControlAnswer::Refused(_))), "{answer:?}");
+    assert_eq!(changed(&mut control, change(PolicyChange::Remove("a".into()), false)).0, [["b"]]);
+    assert_eq!(changed(&mut control, change(PolicyChange::Reset, false)).0, [["d"]]);
+    // One that starts later gets those in force.
+    let out = step(&mut control, ControlInput::ShardUp { shard: 1 });
+    let configured = out.iter().find_map(|out| match out {
+        ControlOutput::ToShard { shard: 1, message: ToShard::Configure(configure) } => {
+            Some(&configure.policies)
+        }
+        _ => None,
+    });
+    assert_eq!(configured, Some(&alloc::vec![policy("d")]));
+    step(&mut control, ControlInput::ShardDown { shard: 1 });
+    assert_eq!(changed(&mut control, domain(4, &["d"])).0, [[""; 0]; 0], "it is the same list");
+    assert_eq!(changed(&mut control, ControlRequest::DomainPolicies(None)).0, [[""; 0]]);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use super::store::StoreChange;
 use super::{StoreFailure, StoreReply, StoreRequest};
 use crate::app_version::AppVersion;
 use crate::note_level::NoteLevel;
+use crate::policies::ReplicationPolicy;
 use alloc::{string::String, vec::Vec};
 use marram_wire::{frame::StoreMark, id::SessionId};
 
@@ -159,6 +160,8 @@ pub enum Ask {
         /// The session.
         session: SessionId,
     },
+    /// Set the policies of the domain, or remove them. The last one that asks has set them.
+    SetPolicies(Option<Vec<ReplicationPolicy>>),
     /// A report: what another edge remembers of its store. It is not sent to the store.
     StoreSeen(EdgeStoreSeen),
 }

@@ -5,13 +5,14 @@ mod slots;
 
 use super::api::{Ask, AskAnswer, CoordinatorOutput, StandsBy};
 use super::contents::{
-    Claimed, GROUPS, Listed, STORE, StoreRecord, Subject, Witnessed, decode, encode, part_of, part_owner,
-    part_prefix, slot_group_of, witness_key,
+    Claimed, GROUPS, Listed, POLICIES, STORE, StoreRecord, Subject, Witnessed, decode, encode, part_of,
+    part_owner, part_prefix, slot_group_of, witness_key,
 };
 use super::leftovers::Leftovers;
 use super::memory::{Deciding, accepting};
 use super::slots::{SLOTS, SlotRecord};
 use super::{Lease, StoreEntry, StoreFailure, StoreReply, StoreRequest};
+use crate::policies::PolicyList;
 use alloc::{
     collections::{BTreeMap, VecDeque},
     format,
@@ -361,7 +362,7 @@ impl Asks {
                             .as_ref()
                             .map(|record| StoreMark { identity: record.identity, decisions: version });
                         let marks: Vec<StoreMark> = lost.iter().cloned().chain(there).collect();
-                        encode(&accepting(*identity, before, &marks))
+                        Some(encode(&accepting(*identity, before, &marks)))
                     }
                     Err(error) => return answer(&pending, unreadable(&error), out),
                 }
@@ -373,8 +374,16 @@ impl Asks {
                     return answer(&pending, AskAnswer::Done, out);
                 }
                 // A value that cannot be read is from another version; a newer report replaces it.
-                _ => encode(seen),
+                _ => Some(encode(seen)),
             },
+            Ask::SetPolicies(to) => {
+                let to = to.clone().map(|policies| encode(&PolicyList { policies }));
+                // It was written, and the answer got lost; or it is there anyway.
+                if to == value {
+                    return answer(&pending, AskAnswer::Done, out);
+                }
+                to
+            }
         };
         if !pending.tries_again(out) {
             return;
@@ -387,7 +396,7 @@ impl Asks {
             }
         }
         let key = key(&pending.ask);
-        let request = StoreRequest::Write { key, expect: Some(revision), value: Some(write), lease };
+        let request = StoreRequest::Write { key, expect: Some(revision), value: write, lease };
         self.sent.insert(tag, pending);
         out.push(CoordinatorOutput::Send { tag, request });
     }
@@ -440,6 +449,7 @@ fn key(ask: &Ask) -> String {
         Ask::Claim { subject, .. } | Ask::Holder { subject } => subject.generation_key(),
         Ask::Witness { session, .. } | Ask::Witnessed { session } => witness_key(*session),
         Ask::Standby { session } => part_prefix(part_of(*session)),
+        Ask::SetPolicies(_) => POLICIES.into(),
         Ask::Groups => GROUPS.into(),
         Ask::Slots => SLOTS.into(),
         Ask::Slot { name, .. } => name.key(),

@@ -9,14 +9,17 @@ mod deciding;
 use super::api::{Ask, CoordinatorInput, CoordinatorOutput};
 use super::asks::Asks;
 use super::contents::{
-    LIVE, LiveKey, Registration, STORE, about, decode, edge_key, encode, images_key, named, part_key,
+    LIVE, LiveKey, POLICIES, Registration, STORE, about, decode, edge_key, encode, images_key, named,
+    part_key,
 };
 use super::leftovers::Leftovers;
 use super::memory::{Remembers, StoreMemory};
+use super::policies::DomainPolicies;
 use super::store::StoreChange;
 use super::{Lease, StoreEntry, StoreFailure, StoreReply, StoreRequest};
 use crate::app_version::AppVersion;
 use crate::note_level::NoteLevel;
+use crate::policies::PolicyList;
 use alloc::{
     collections::{BTreeMap, BTreeSet},
     format,
@@ -140,6 +143,8 @@ pub struct CoordinatorClient {
     left: bool,
     registrations: BTreeMap<String, Registration>,
     images: BTreeMap<String, Vec<AppVersion>>,
+    /// The domain's policies, if it has some.
+    policies: Option<DomainPolicies>,
     /// Values under [`LIVE`] that this version cannot read. Only the first one is logged.
     unread: u64,
     usurped: bool,
@@ -187,6 +192,7 @@ impl CoordinatorClient {
             left: false,
             registrations: BTreeMap::new(),
             images: BTreeMap::new(),
+            policies: None,
             unread: 0,
             usurped: false,
             complained: false,
@@ -223,6 +229,12 @@ impl CoordinatorClient {
         self.registrations.iter().map(|(name, registration)| {
             (name.as_str(), registration, self.images.get(name).map_or(&[][..], Vec::as_slice))
         })
+    }
+
+    /// The replication policies of the domain, if it has some. While the coordinator is away, the last known ones.
+    #[must_use]
+    pub fn policies(&self) -> Option<&DomainPolicies> {
+        self.policies.as_ref()
     }
 
     /// The other edges that list an image as theirs.
@@ -416,7 +428,12 @@ impl CoordinatorClient {
     fn edges_listed(&mut self, revision: u64, entries: Vec<StoreEntry>, out: &mut Vec<CoordinatorOutput>) {
         self.registrations.clear();
         self.images.clear();
-        entries.into_iter().for_each(|entry| self.learn(&entry.key, Some(&entry.value), out));
+        if entries.iter().all(|entry| entry.key != POLICIES) {
+            self.policies = None;
+        }
+        for entry in entries {
+            self.learn((&entry.key, entry.revision), Some(&entry.value), out);
+        }
         self.news(out);
         self.watches += 1;
         self.watch = Some(self.watches);
@@ -595,14 +612,28 @@ impl CoordinatorClient {
                 let there = change.value.as_ref().map(|value| (value, change.version, change.revision));
                 self.shown(change.revision, there, out);
             }
-            self.learn(&change.key, change.value.as_ref(), out);
+            self.learn((&change.key, change.revision), change.value.as_ref(), out);
         }
         self.news(out);
     }
 
-    fn learn(&mut self, key: &str, value: Option<&Bytes>, out: &mut Vec<CoordinatorOutput>) {
+    fn learn(
+        &mut self,
+        (key, revision): (&str, u64),
+        value: Option<&Bytes>,
+        out: &mut Vec<CoordinatorOutput>,
+    ) {
         let readable = match (about(key), value) {
             (None | Some(LiveKey::Store), _) => true,
+            (Some(LiveKey::Policies), None) => {
+                self.policies = None;
+                true
+            }
+            // Those that were known stay if this version cannot read it.
+            (Some(LiveKey::Policies), Some(value)) => decode::<PolicyList>(value).is_ok_and(|list| {
+                self.policies = Some(DomainPolicies { revision, policies: list.policies });
+                true
+            }),
             (Some(LiveKey::Edge(edge)), None) => {
                 self.registrations.remove(edge);
                 self.gone(edge, out);

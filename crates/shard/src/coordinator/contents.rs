@@ -13,10 +13,12 @@ use marram_wire::{
 
 /// The prefix of every key.
 pub const PREFIX: &str = "/marram/v1/";
-/// The prefix of all keys that expire with their edge, and of [`STORE`]. It is watched.
+/// The prefix of all keys that expire with their edge, of [`STORE`] and of [`POLICIES`]. It is watched.
 pub const LIVE: &str = "/marram/v1/live/";
 /// The key of the store's own record, a [`StoreRecord`], which each decision writes again. It does not expire.
 pub const STORE: &str = "/marram/v1/live/store";
+/// The key of the domain's replication policies, a [`PolicyList`](crate::policies::PolicyList). It does not expire.
+pub const POLICIES: &str = "/marram/v1/live/policies";
 const EDGES: &str = "/marram/v1/live/edges/";
 const IMAGES: &str = "/marram/v1/live/images/";
 /// The prefix of the keys of groups' records.
@@ -275,6 +277,8 @@ pub enum LiveKey<'a> {
     Images(&'a str),
     /// The store's own record.
     Store,
+    /// The domain's replication policies.
+    Policies,
 }
 
 /// Parses a key; none if this version does not know it.
@@ -282,6 +286,9 @@ pub enum LiveKey<'a> {
 pub fn about(key: &str) -> Option<LiveKey<'_>> {
     if key == STORE {
         return Some(LiveKey::Store);
+    }
+    if key == POLICIES {
+        return Some(LiveKey::Policies);
     }
     let edge = key.strip_prefix(EDGES).map(LiveKey::Edge);
     edge.or_else(|| key.strip_prefix(IMAGES).map(LiveKey::Images))

@@ -13,6 +13,7 @@ mod invariants;
 mod leftovers;
 mod memory;
 mod placements;
+mod policies;
 mod slots;
 mod snapshot;
 mod store;
@@ -26,6 +27,7 @@ pub use client::{
 pub use leftovers::{LEFTOVERS_AFTER_NS, LEFTOVERS_MAX};
 pub use memory::{REMEMBER_NS, Remembers, TOLD_MAX};
 pub use placements::{Parts, Placements};
+pub use policies::DomainPolicies;
 pub use slots::{SLOTS, SlotHeld, SlotName, SlotRecord};
 pub use snapshot::Damage;
 pub use store::{Changes, Store, StoreChange, StoreFigures};

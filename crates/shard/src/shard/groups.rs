@@ -101,9 +101,8 @@ impl Shard {
         let Some(kind) = self.group_kind_of(session) else { return };
         // Those that are copied together have one backup.
         let key = if kind.pace.whole { SessionId::default() } else { id };
-        let target = self.target_for((key, kind), None, |_| true);
-        let count = self.groups_of_kind(kind);
-        let name = match self.groups.find(kind, target.as_ref(), count).filter(|_| !new) {
+        let target = self.target_for((key, &kind), None, |_| true);
+        let name = match self.groups.find(&kind, target.as_ref(), kind.groups()).filter(|_| !new) {
             Some(name) => name,
             None => {
                 let name = self.random.bytes();
@@ -125,12 +124,11 @@ impl Shard {
     /// it is fed to that shard which the app's clients ask.
     pub(super) fn target_for(
         &self,
-        (key, kind): (SessionId, GroupKind),
+        (key, kind): (SessionId, &GroupKind),
         cell_of: Option<(&str, u32)>,
         may: impl Fn(&str) -> bool,
     ) -> Option<Target> {
-        let preferred =
-            self.preferred_targets(kind).iter().map(String::as_str).filter(|edge| *edge != self.config.edge);
+        let preferred = kind.targets().iter().map(String::as_str).filter(|edge| *edge != self.config.edge);
         let ring = self.keepers.edges_for(key, &self.config.edge);
         let mut wires = preferred.chain(ring).filter(|edge| may(edge)).filter_map(|edge| {
             let any = self.wires.of_standby(edge, None, key)?;
@@ -465,7 +463,7 @@ impl Shard {
         let cell_of = member.filter(|_| group.is_slot);
         let cell_of = cell_of.map(|session| (session.app(), self.slot_number(session)));
         let may = |edge: &str| group.may_aim_at(edge, now.mono_ns);
-        let target = self.target_for((SessionId(name), group.kind), cell_of, may);
+        let target = self.target_for((SessionId(name), group.kind()), cell_of, may);
         let Some(target) = target else { return };
         trace!(SHARD, "group {}: feeds `{}`, to be its backup", name[0], target.edge);
         if let Some(group) = self.groups.get_mut(name) {

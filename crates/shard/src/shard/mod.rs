@@ -40,12 +40,13 @@ pub use state::slots::SLOTS_MAX;
 pub use state::unneeded::UNNEEDED_MAX;
 
 use crate::api::{
-    App, CheckpointHolder, Configure, FromShard, Killed, NoteLevel, Now, Protect, ShardInput, ShardOutput,
-    ToShard,
+    App, CheckpointHolder, Configure, FromShard, Killed, NoteLevel, Now, Protect, ReplicationPolicy,
+    ShardInput, ShardOutput, ToShard,
 };
 use alloc::{
     collections::BTreeSet,
     string::{String, ToString},
+    sync::Arc,
     vec::Vec,
 };
 use marram_session::{
@@ -105,6 +106,8 @@ pub struct Shard {
     shared: SharedCells,
     keepers: Keepers,
     groups: Groups,
+    /// Those in force, in the order in which they are tried.
+    policies: Vec<Arc<ReplicationPolicy>>,
     slots: Slots,
     backups: Backups,
     moves: Moves,
@@ -147,6 +150,7 @@ impl Shard {
             shared: SharedCells::default(),
             keepers: Keepers::default(),
             groups: Groups::counting_from(entropy),
+            policies: Vec::new(),
             slots: Slots::default(),
             backups: Backups::default(),
             moves: Moves::default(),
@@ -341,6 +345,7 @@ impl Shard {
                 self.sessions.set_replay_budget(configure.replay_ns_max);
                 self.sessions.set_memory_max(configure.memory_max);
                 self.config = configure;
+                self.set_policies(self.config.policies.clone());
                 // Peers are dialled once: a later configuration comes from the same process with the same list.
                 if self.peers.is_none() {
                     self.peers = Peers::begin(&self.config, self.secret.fingerprint(), now.mono_ns);
@@ -388,6 +393,7 @@ impl Shard {
             ToShard::PlanMoves(asked) => self.plan_moves(now, asked, out),
             ToShard::CancelMove(asked) => self.cancel_move(now, &asked, out),
             ToShard::Record(record) => self.record(now, &record, out),
+            ToShard::Policies(set) => self.set_policies(set.policies),
             ToShard::Edges(edges) => self.registered_edges(now, edges.edges, out),
             ToShard::StoreSeen(seen) => self.store_seen(seen, out),
             ToShard::ClaimAnswer(answer) => self.claim_answered(now, answer, out),

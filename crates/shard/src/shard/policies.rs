@@ -1,16 +1,19 @@
 //! How often the epochs of a session's group end, and which edges are to be its backup: as its app says, unless a policy says otherwise.
+//!
+//! When policies change, a group follows the policy that all of its sessions match now. Its interval changes at once. It keeps its backup
+//! and its sessions: for the next backup, and for sessions that come, the new policy holds. What may leave does not depend on any of it.
 
 use super::{
     Shard,
     state::{
-        groups::{GroupKind, Pace},
+        groups::{Group, GroupKind, Pace},
         sessions::Session,
     },
 };
 use crate::api::{App, ReplicationPolicy};
-use alloc::string::String;
+use alloc::{string::String, sync::Arc, vec::Vec};
 use marram_session::owner::BackupForm;
-use marram_wire::peer::Origin;
+use marram_wire::{frame::GroupId, id::SessionId, peer::Origin};
 
 impl Shard {
     /// The kind of group that a session belongs to, if its app asks for epochs.
@@ -21,30 +24,52 @@ impl Shard {
     /// The same, of a session of this app whose client connected there.
     pub(super) fn group_kind(&self, app: &App, origin: Option<&Origin>) -> Option<GroupKind> {
         let epoch = app.epoch.as_ref()?;
-        let policies = self.config.policies.iter();
-        let found = policies.enumerate().find(|(_, policy)| policy.matches(&app.name, origin));
-        let every_us = found.and_then(|(_, policy)| policy.every_us).unwrap_or(epoch.every_us);
+        let policy = self.policies.iter().find(|policy| policy.matches(&app.name, origin));
+        let every_us = policy.and_then(|policy| policy.every_us).unwrap_or(epoch.every_us);
         let pace = Pace {
             every_ns: u64::from(every_us) * 1_000,
             alone_after_ns: u64::from(epoch.alone_after_ms) * 1_000_000,
             whole: self.config.whole && epoch.form == BackupForm::Pages,
         };
-        Some(GroupKind { pace, policy: found.map(|(index, _)| index) })
+        Some(GroupKind { pace, policy: policy.cloned() })
     }
 
-    /// The policy of such a group, if it has one.
-    pub(super) fn policy(&self, kind: GroupKind) -> Option<&ReplicationPolicy> {
-        self.config.policies.get(kind.policy?)
+    /// These policies are in force from now on.
+    pub(super) fn set_policies(&mut self, policies: Vec<ReplicationPolicy>) {
+        if self.policies.iter().map(AsRef::as_ref).eq(&policies) {
+            return;
+        }
+        self.policies = policies.into_iter().map(Arc::new).collect();
+        for name in self.groups.names() {
+            self.follow_policies(name);
+        }
     }
 
-    /// The edges that are to be the backup of such a group rather than others, the best first. All edges may have
-    /// the same policies, so this one may be among them.
-    pub(super) fn preferred_targets(&self, kind: GroupKind) -> &[String] {
-        self.policy(kind).map_or(&[], |policy| &policy.targets)
+    /// Lets a group follow the policy that all of its sessions match. Where they match several, it goes on as it is: sessions do not
+    /// change groups.
+    pub(super) fn follow_policies(&mut self, name: GroupId) {
+        let Some(group) = self.groups.get(name) else { return };
+        let of = |id| self.group_kind_of(self.sessions.get(id)?);
+        let Some(kind) = group.members().find_map(of).filter(|kind| kind != group.kind()) else { return };
+        if group.members().filter_map(of).any(|other| other != kind) {
+            return;
+        }
+        let is_kept = self.would_keep(name, group, &kind);
+        if let Some(group) = self.groups.get_mut(name) {
+            group.follow(kind, is_kept);
+        }
     }
 
-    /// Over how many such groups sessions with the same backup are spread.
-    pub(super) fn groups_of_kind(&self, kind: GroupKind) -> usize {
-        self.policy(kind).map_or(1, |policy| policy.groups.max(1) as usize)
+    /// Whether a group of this kind would be given the target that it has, since its policy names that before others.
+    fn would_keep(&self, name: GroupId, group: &Group, kind: &GroupKind) -> bool {
+        let is_there = |edge: &&String| self.wires.of_standby(edge, None, SessionId(name)).is_some();
+        let mut others = kind.targets().iter().filter(|edge| **edge != self.config.edge);
+        let best = others.find(is_there);
+        best.is_some() && best == group.target.as_ref().map(|target| &target.edge)
+    }
+
+    /// Whether the policies in force say of a session in this group what does not hold for it yet.
+    pub(super) fn keeps_former_policy(&self, session: &Session, group: &Group) -> bool {
+        group.is_placed_as_before() || self.group_kind_of(session).is_some_and(|kind| kind != *group.kind())
     }
 }

@@ -170,13 +170,15 @@ impl Shard {
 
     /// What the backup of a session gets, and when, if it is in a group.
     fn replication(&self, id: SessionId, session: &Session) -> Option<ReplicationRow> {
-        let kind = self.groups.get(self.groups.of_session(id)?)?.kind;
+        let group = self.groups.get(self.groups.of_session(id)?)?;
+        let kind = group.kind();
         let asked = self.apps.of_owner(&session.owner)?.epoch.as_ref()?.form;
         let now = if session.owner.sends_pages() { BackupForm::Pages } else { BackupForm::Log };
         let now = session.placing.backup().map(|_| now);
         let every_us = u32::try_from(kind.pace.every_ns / 1_000).unwrap_or(u32::MAX);
-        let policy = self.policy(kind).map(|policy| policy.name.clone());
-        Some(ReplicationRow { asked, now, every_us, policy })
+        let policy = kind.policy.as_ref().map(|policy| policy.name.clone());
+        let former = self.keeps_former_policy(session, group);
+        Some(ReplicationRow { asked, now, every_us, policy, former })
     }
 
     fn counted(&self, now: Now) -> Vec<Counter> {

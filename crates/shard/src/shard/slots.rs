@@ -236,7 +236,7 @@ impl Shard {
         let group = from.as_ref().map_or_else(|| self.random.bytes(), |from| from.group);
         let record = SlotRecord { incarnation, group };
         let target =
-            self.target_for((SessionId(group), kind), Some((&wanted.app.name, wanted.number())), |_| true);
+            self.target_for((SessionId(group), &kind), Some((&wanted.app.name, wanted.number())), |_| true);
         let version = wanted.app.version();
         self.groups.begin_slot(group, (kind, target, version), claim.flatten(), now.mono_ns);
         self.insert_cell(now, wanted, (record.cell(wanted.key), group), out)?;
@@ -260,6 +260,8 @@ impl Shard {
         session.fresh = true;
         self.sessions.insert(cell, session);
         self.groups.join(group, cell, now.mono_ns);
+        // A slot's group stays while it is empty: policies may have changed since.
+        self.follow_policies(group);
         self.tell_group(now, cell, group, out);
         self.place(now, cell, out);
         Ok(())

@@ -17,7 +17,7 @@ impl Shard {
     /// An epoch of a group is to end.
     pub(super) fn epoch_ends(&mut self, now: Now, name: GroupId, out: &mut Vec<ShardOutput>) {
         let Some(group) = self.groups.get_mut(name) else { return };
-        if !group.kind.pace.whole {
+        if !group.kind().pace.whole {
             return self.end_epoch(now, name, false, out);
         }
         let halted: Vec<SessionId> = group.members().collect();

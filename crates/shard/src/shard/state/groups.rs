@@ -6,12 +6,13 @@
 
 use super::{asked::AskedClaim, snapshot::Snapshot};
 use crate::{
-    api::{AppVersion, GroupClaim, ShardWireId},
+    api::{AppVersion, GroupClaim, ReplicationPolicy, ShardWireId},
     coordinator::contents::Claimed,
 };
 use alloc::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     string::{String, ToString},
+    sync::Arc,
     vec::Vec,
 };
 use marram_session::{holds, invariant::BrokenInvariant, owner::EpochRelease};
@@ -48,11 +49,24 @@ pub(crate) struct Pace {
 }
 
 /// What the sessions of a group have in common beside their backup.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct GroupKind {
     pub(crate) pace: Pace,
-    /// The policy that they follow, by its place in the configuration.
-    pub(crate) policy: Option<usize>,
+    /// The policy that they follow. It may not be in force any more.
+    pub(crate) policy: Option<Arc<ReplicationPolicy>>,
+}
+
+impl GroupKind {
+    /// The edges that are to be the backup rather than others, the best first. All edges may have the same policies, so this one may
+    /// be among them.
+    pub(crate) fn targets(&self) -> &[String] {
+        self.policy.as_ref().map_or(&[], |policy| &policy.targets)
+    }
+
+    /// Over how many such groups sessions with the same backup are spread.
+    pub(crate) fn groups(&self) -> usize {
+        self.policy.as_ref().map_or(1, |policy| policy.groups.max(1) as usize)
+    }
 }
 
 /// An epoch that has ended and is not confirmed.
@@ -75,7 +89,9 @@ pub(crate) struct ConfirmedEpochs {
 /// One group.
 #[derive(Debug)]
 pub(crate) struct Group {
-    pub(crate) kind: GroupKind,
+    kind: GroupKind,
+    /// The edges among which its target was chosen first, and the groups over which its sessions were spread: as its policy was then.
+    placed: (Vec<String>, usize),
     pub(crate) target: Option<Target>,
     /// As the store had it when it was last known.
     record: Option<Claimed>,
@@ -130,6 +146,8 @@ impl Group {
     fn new(kind: GroupKind, target: Option<Target>, now_ns: u64) -> Self {
         let switch = target.as_ref().map(|_| 0);
         Self {
+            placed: (kind.targets().to_vec(), kind.groups()),
+            alone_at_ns: now_ns.saturating_add(kind.pace.alone_after_ns),
             kind,
             target,
             record: None,
@@ -149,7 +167,6 @@ impl Group {
             members: BTreeSet::new(),
             handed_over: None,
             due: BTreeSet::new(),
-            alone_at_ns: now_ns.saturating_add(kind.pace.alone_after_ns),
             avoids: None,
             empty_ns: Some(now_ns),
             is_slot: false,
@@ -161,6 +178,24 @@ impl Group {
             looked_ns: 0,
             snapshot: Snapshot::None,
         }
+    }
+
+    pub(crate) fn kind(&self) -> &GroupKind {
+        &self.kind
+    }
+
+    /// All members follow another policy from now on. The next epoch ends when that says. Which backup the group has, and what may
+    /// leave, does not change: a target `is_kept` if that policy would choose the same one.
+    pub(crate) fn follow(&mut self, kind: GroupKind, is_kept: bool) {
+        if is_kept {
+            self.placed.0 = kind.targets().to_vec();
+        }
+        self.kind = kind;
+    }
+
+    /// Whether it has the backup and the members that a former policy gave it, and its own would give it others.
+    pub(crate) fn is_placed_as_before(&self) -> bool {
+        self.placed.0 != self.kind.targets() || self.placed.1 != self.kind.groups()
     }
 
     pub(crate) fn members(&self) -> impl Iterator<Item = SessionId> + '_ {
@@ -321,6 +356,7 @@ impl Group {
     pub(crate) fn aim(&mut self, target: Target) {
         if self.target.is_none() {
             self.target = Some(target);
+            self.placed.0 = self.kind.targets().to_vec();
             self.switch = None;
         }
     }
@@ -577,15 +613,13 @@ impl Groups {
     }
 
     /// A group of this kind and with this target that takes more sessions. None if there are fewer than `count`, over which they are spread.
-    pub(crate) fn find(&self, kind: GroupKind, target: Option<&Target>, count: usize) -> Option<GroupId> {
+    pub(crate) fn find(&self, kind: &GroupKind, target: Option<&Target>, count: usize) -> Option<GroupId> {
         let fits = |group: &Group| {
             let stays = !group.is_leaving() && group.contested.is_none() && !group.is_slot;
-            stays && group.kind == kind && group.target.as_ref() == target
+            stays && group.kind == *kind && group.target.as_ref() == target
         };
-        let mut found = self.by_name.iter().filter(|(_, group)| fits(group));
-        if count <= 1 {
-            return found.next().map(|(name, _)| *name);
-        }
+        // Of more groups, as a former policy wanted, the others get no more sessions.
+        let found = self.by_name.iter().filter(|(_, group)| fits(group)).take(count.max(1));
         let is_spread = found.clone().count() >= count;
         let smallest = found.min_by_key(|(_, group)| group.members.len()).map(|(name, _)| *name);
         smallest.filter(|_| is_spread)

@@ -4,6 +4,7 @@ mod key_moves;
 mod keys;
 mod lost;
 mod moves;
+mod policies;
 mod versions;
 mod world;
 

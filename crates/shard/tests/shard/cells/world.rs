@@ -20,7 +20,8 @@ use marram_session::{
 use marram_shard::{
     api::{
         App, AppName, Configure, Destination, EpochSettings, FromShard, Kill, MoveSession, MoveWish, Now,
-        Protect, ReplicationPolicy, ShardInput, ShardOutput, ShardWireId, ToShard,
+        PolicyList, Protect, ReplicationPolicy, ReplicationRow, SessionRow, ShardInput, ShardOutput,
+        ShardWireId, Tag, ToShard,
     },
     shard::Shard,
 };
@@ -29,6 +30,7 @@ use marram_wire::{
     header::Header,
     id::{HostId, ImageHash, Port, SessionId},
     key::CellKey,
+    peer::Origin,
     rights::Verified,
     seal::DomainSecret,
 };
@@ -40,6 +42,11 @@ pub(crate) const LONG_MS: u64 = 8_000;
 
 fn small(number: usize) -> u8 {
     u8::try_from(number).expect("a test has few of them")
+}
+
+/// Where a client connects from.
+fn client_address(number: usize) -> std::net::SocketAddr {
+    ([10, 0, 0, small(number)], 5060).into()
 }
 
 /// The cell: numbers what happens, and tells it to all whose ports are open.
@@ -146,6 +153,8 @@ pub(crate) struct World {
     pub(crate) notes: Vec<String>,
     /// Why moves were refused or have failed, in the order in which they were answered or over; empty for those that are done.
     pub(crate) moves: Vec<String>,
+    /// What shards have listed last of their sessions.
+    rows: Vec<SessionRow>,
     /// Edges that have stopped, in the order in which they said so.
     pub(crate) drained: Vec<usize>,
     form: BackupForm,
@@ -158,10 +167,10 @@ pub(crate) struct World {
     takes_batches: bool,
 }
 
-fn hall(form: BackupForm, slots: u32) -> App {
+fn hall(form: BackupForm, slots: u32, shared: bool) -> App {
     App {
         protect: Protect::Epoch,
-        shared: true,
+        shared,
         linger_ms: 20_000,
         epoch: Some(EpochSettings { every_us: 0, alone_after_ms: 1_000, form }),
         slots,
@@ -180,12 +189,30 @@ impl World {
         Self::with(edges, (form, 0), policies)
     }
 
+    /// The same, where each client has a cell of its own.
+    pub(crate) fn with_own_cells(edges: usize, policies: &[ReplicationPolicy]) -> Self {
+        Self::begun(edges, (BackupForm::Log, 0), policies, Store { of_sessions: true, ..Store::default() })
+    }
+
+    fn app(&self) -> App {
+        hall(self.form, self.slots, !self.store.of_sessions)
+    }
+
     /// The same, where clients share one cell for each key.
     pub(crate) fn with_keys(edges: usize, form: BackupForm, slots: u32) -> Self {
         Self::with(edges, (form, slots), &[])
     }
 
-    fn with(edges: usize, (form, slots): (BackupForm, u32), policies: &[ReplicationPolicy]) -> Self {
+    fn with(edges: usize, shape: (BackupForm, u32), policies: &[ReplicationPolicy]) -> Self {
+        Self::begun(edges, shape, policies, Store::default())
+    }
+
+    fn begun(
+        edges: usize,
+        (form, slots): (BackupForm, u32),
+        policies: &[ReplicationPolicy],
+        store: Store,
+    ) -> Self {
         support::be_strict();
         let mut world = Self {
             edges: Vec::new(),
@@ -193,11 +220,12 @@ impl World {
             wires: BTreeMap::new(),
             next_wire: 1,
             events: VecDeque::new(),
-            store: Store::default(),
+            store,
             now_ns: 1_000_000_000,
             led: 0,
             notes: Vec::new(),
             moves: Vec::new(),
+            rows: Vec::new(),
             drained: Vec::new(),
             form,
             policies: policies.to_vec(),
@@ -237,14 +265,14 @@ impl World {
             ..Configure::default()
         };
         self.tell(number, ToShard::Configure(configure));
-        self.tell(number, ToShard::Deploy(hall(self.form, self.slots)));
+        self.tell(number, ToShard::Deploy(self.app()));
         self.sees_store(number, 1);
     }
 
     /// Another version of the app is deployed at an edge.
     pub(crate) fn deploys_another(&mut self, edge: usize) {
         let image = ImageHash([99; 32]);
-        self.tell(edge, ToShard::Deploy(App { image, ..hall(self.form, self.slots) }));
+        self.tell(edge, ToShard::Deploy(App { image, ..self.app() }));
     }
 
     /// The app is removed at an edge.
@@ -326,7 +354,7 @@ impl World {
             app: "hall".into(),
             datagrams: false,
             messages: true,
-            origin: None,
+            origin: Some(Origin { client: Some(client_address(client)), ..Origin::default() }),
         };
         self.events.push_back(Event::Agent(client, input));
         let bytes = Bytes::from_static(b"hi");
@@ -405,6 +433,21 @@ impl World {
         let mut cells: Vec<_> = running.map(|owner| (key(owner), owner.client_count())).collect();
         cells.sort();
         cells
+    }
+
+    /// These policies are in force at an edge from now on.
+    pub(crate) fn sets_policies(&mut self, edge: usize, policies: &[ReplicationPolicy]) {
+        self.policies = policies.to_vec();
+        self.tell(edge, ToShard::Policies(PolicyList { policies: policies.to_vec() }));
+        self.settles();
+    }
+
+    /// How the sessions that run on an edge are replicated.
+    pub(crate) fn replication_at(&mut self, edge: usize) -> Vec<ReplicationRow> {
+        self.rows.clear();
+        self.tell(edge, ToShard::List(Tag { tag: 1 }));
+        self.settles();
+        self.rows.iter().filter_map(|row| row.replication.clone()).collect()
     }
 
     /// Its machine dies.
@@ -632,6 +675,7 @@ impl World {
                 self.moves.extend(Some(answer.why).filter(|why| !why.is_empty()));
             }
             ShardOutput::Control(FromShard::MoveOver(over)) => self.moves.push(over.why),
+            ShardOutput::Control(FromShard::Rows(rows)) => self.rows.extend(rows.rows),
             ShardOutput::Control(FromShard::Drained) => self.drained.push(number),
             ShardOutput::Control(FromShard::Slot(query)) => {
                 let answer = self.store.slot(query);

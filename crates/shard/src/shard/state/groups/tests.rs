@@ -6,6 +6,11 @@ const ALONE_AFTER: u64 = 3_000 * MS;
 const KIND: GroupKind =
     GroupKind { pace: Pace { every_ns: MS, alone_after_ns: ALONE_AFTER, whole: false }, policy: None };
 
+fn policy(name: &str, targets: &[&str], groups: u32) -> ReplicationPolicy {
+    let targets = targets.iter().map(ToString::to_string).collect();
+    ReplicationPolicy { name: name.into(), targets, groups, ..ReplicationPolicy::default() }
+}
+
 /// A group of one session, that has released something before or begins, with a target; and what it claims first.
 fn begun(has_released: bool) -> (Groups, Option<Claimed>) {
     let name = [7; 16];
@@ -46,20 +51,21 @@ fn a_session_that_was_handed_over_waits_for_a_copy_no_longer_than_for_any_backup
 
 #[test]
 fn sessions_are_spread_over_as_many_groups_as_their_policy_says() {
-    let kinds = [KIND, GroupKind { policy: Some(0), ..KIND }, GroupKind { policy: Some(1), ..KIND }];
+    let policy = |name: &str, groups| Some(Arc::new(policy(name, &[], groups)));
+    let kinds =
+        [KIND, GroupKind { policy: policy("a", 4), ..KIND }, GroupKind { policy: policy("b", 1), ..KIND }];
     let targets = [None, Some(Target { wire: ShardWireId(1), edge: "b".into() })];
     let mut groups = Groups::default();
     let mut sizes = BTreeMap::new();
     for number in 0..60u8 {
-        let (kind, target) = (kinds[usize::from(number) % 3], targets[usize::from(number) % 2].clone());
-        let count = if kind.policy == Some(0) { 4 } else { 1 };
-        let name = groups.find(kind, target.as_ref(), count).unwrap_or([number + 1; 16]);
+        let (kind, target) = (&kinds[usize::from(number) % 3], targets[usize::from(number) % 2].clone());
+        let name = groups.find(kind, target.as_ref(), kind.groups()).unwrap_or([number + 1; 16]);
         if groups.get(name).is_none() {
-            groups.begin(name, (kind, target.clone(), false), 0);
+            groups.begin(name, (kind.clone(), target.clone(), false), 0);
         }
         groups.join(name, SessionId([number; 16]), 0);
         let group = groups.get(name).expect("it has begun");
-        assert_eq!((group.kind, &group.target), (kind, &target), "only those are together that may be");
+        assert_eq!((&group.kind, &group.target), (kind, &target), "only those are together that may be");
         sizes.insert(name, group.members().count());
     }
     // 10 sessions of each kind with each target: one group, or four of which no two differ by more than one.
@@ -67,6 +73,58 @@ fn sessions_are_spread_over_as_many_groups_as_their_policy_says() {
     sizes.sort_unstable();
     assert_eq!(sizes, [2, 2, 2, 2, 3, 3, 3, 3, 10, 10, 10, 10]);
     assert_eq!(groups.invariants(), Ok(()));
+}
+
+#[test]
+fn fewer_groups_fill_when_a_policy_asks_for_fewer() {
+    let kind = |groups| GroupKind { policy: Some(Arc::new(policy("a", &[], groups))), ..KIND };
+    let mut groups = Groups::default();
+    for number in 0..4u8 {
+        groups.begin([number; 16], (kind(4), None, false), 0);
+        groups.join([number; 16], SessionId([number; 16]), 0);
+    }
+    for number in 0..4u8 {
+        let group = groups.get_mut([number; 16]).expect("it has begun");
+        assert!(!group.is_placed_as_before());
+        group.follow(kind(2), true);
+        assert!(group.is_placed_as_before(), "its members would be in fewer groups");
+    }
+    for number in 4..8u8 {
+        let name = groups.find(&kind(2), None, 2).expect("there are more groups than two");
+        groups.join(name, SessionId([number; 16]), 0);
+    }
+    let sizes: Vec<usize> = groups.by_name.values().map(|group| group.members.len()).collect();
+    assert_eq!(sizes, [3, 3, 1, 1]);
+}
+
+#[test]
+fn a_group_follows_another_interval_at_once_and_other_targets_when_it_has_lost_its_own() {
+    let kind = |every_ms, targets: &[&str]| GroupKind {
+        pace: Pace { every_ns: every_ms * MS, ..KIND.pace },
+        policy: Some(Arc::new(policy("a", targets, 1))),
+    };
+    let name = [7; 16];
+    let target = |edge: &str| Target { wire: ShardWireId(1), edge: edge.into() };
+    let mut groups = Groups::default();
+    groups.begin(name, (kind(100, &["b"]), Some(target("b")), false), 0);
+    groups.join(name, SessionId([1; 16]), 0);
+    let claim = groups.next_claim(0, name, "a", || 1).expect("it is in no claim yet");
+    let group = groups.get_mut(name).expect("it has begun");
+    group.won(claim.tag, None);
+    group.due(SessionId([1; 16]));
+    assert_eq!(group.epoch_ends_ns(), Some(100 * MS));
+    group.follow(kind(10, &["b"]), false);
+    assert_eq!((group.epoch_ends_ns(), group.is_placed_as_before()), (Some(10 * MS), false));
+    group.follow(kind(1_000, &["c"]), false);
+    assert_eq!((group.epoch_ends_ns(), group.is_placed_as_before()), (Some(1_000 * MS), true));
+    assert_eq!(group.target, Some(target("b")), "it keeps its backup");
+    assert_eq!(group.release(0), EpochRelease::Confirmed, "and waits for it");
+    group.follow(kind(1_000, &["d", "b"]), true);
+    assert!(!group.is_placed_as_before(), "the first of these that is there is its backup");
+    group.follow(kind(1_000, &["c"]), false);
+    group.lose_target(0);
+    group.aim(target("c"));
+    assert!(!group.is_placed_as_before());
 }
 
 #[test]

@@ -15,18 +15,20 @@ pub(crate) struct Store {
     pub(crate) away: bool,
     /// Claims that name a backup never arrive.
     pub(crate) loses_backups: bool,
+    /// Whether groups are of sessions, each with a cell of its own, and not of slots.
+    pub(super) of_sessions: bool,
     /// No answer to a claim arrives.
     pub(crate) loses_answers: bool,
     /// The next claims from no record are written, and the answers get lost.
     pub(crate) answers_lost: usize,
     /// How often an operator has accepted that it lost something.
-    losses: u8,
+    pub(super) losses: u8,
 }
 
 impl Store {
     pub(super) fn claim(&mut self, claim: GroupClaim) -> Option<ClaimAnswer> {
         let GroupClaim { tag, group, from, to, of_slot } = claim;
-        assert!(of_slot, "it is a slot's group");
+        assert_eq!(of_slot, !self.of_sessions, "it is a slot's group if cells are shared");
         if self.loses_backups && to.as_ref().is_some_and(|to| to.backup.is_some()) {
             return None;
         }

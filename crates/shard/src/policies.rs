@@ -39,6 +39,14 @@ record! {
     }
 }
 
+record! {
+    /// All policies of an edge.
+    PolicyList {
+        /// In the order in which they are tried.
+        policies: Vec<ReplicationPolicy>,
+    }
+}
+
 impl ReplicationPolicy {
     /// Whether it is for a session of this app, whose client connected there.
     #[must_use]

@@ -1,0 +1,308 @@
+//! Which replication policies are in force at an edge: what its operator has set, else what the coordinator has for the whole domain,
+//! else those of its configuration.
+
+use super::{Control, ControlAnswer, ControlOutput, ControlRequest};
+use crate::{
+    api::{App, NoteLevel, PolicyList, ReplicationPolicy, SessionRow, Tag, ToShard},
+    coordinator::DomainPolicies,
+};
+use alloc::{
+    boxed::Box,
+    collections::BTreeMap,
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+
+/// Where the policies in force come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PolicyOrigin {
+    /// The edge's configuration.
+    Configuration,
+    /// An operator has set them at this edge. They last until its next start.
+    Operator {
+        /// The number of this change, from 1, since the edge started.
+        revision: u64,
+    },
+    /// They are the domain's.
+    Domain {
+        /// The revision at the coordinator.
+        revision: u64,
+    },
+}
+
+/// An operator's change of the policies of one edge.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PolicyChange {
+    /// These and no others are in force.
+    Set(Vec<ReplicationPolicy>),
+    /// The one with this name is not in force any more.
+    Remove(String),
+    /// Those of the domain, or of the configuration, are in force again.
+    Reset,
+    /// What it would be like if the coordinator had these, or none; the coordinator itself is asked elsewhere.
+    Domain(Option<Vec<ReplicationPolicy>>),
+}
+
+/// How a policy differs from what was in force.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PolicyDifference {
+    /// The policy's name.
+    pub name: String,
+    /// In a word: `new`, `removed`, `changed`, or `moved` if it is tried earlier or later among those that stay.
+    pub what: &'static str,
+}
+
+/// The policies of an edge, for operators.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PolicyReport {
+    /// Those in force, in the order in which they are tried, each with the sessions that follow it.
+    pub policies: Vec<(ReplicationPolicy, u64)>,
+    /// Where they come from.
+    pub origin: PolicyOrigin,
+    /// The revision of the domain's policies, if it has some.
+    pub domain: Option<u64>,
+    /// Sessions in groups that follow no policy: they are replicated as their apps say.
+    pub unmatched: u64,
+    /// Sessions that keep, in all or in part, what a former policy gave them.
+    pub former: u64,
+    /// What a change has changed, or would change.
+    pub differences: Vec<PolicyDifference>,
+    /// Policies that have no effect, and why.
+    pub notes: Vec<String>,
+}
+
+/// All lists that an edge knows.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PolicyLists {
+    configured: Vec<ReplicationPolicy>,
+    operator: Option<Vec<ReplicationPolicy>>,
+    domain: Option<DomainPolicies>,
+    /// Changes by operators.
+    changes: u64,
+}
+
+impl PolicyLists {
+    pub(super) fn new(configured: Vec<ReplicationPolicy>) -> Self {
+        Self { configured, ..Self::default() }
+    }
+
+    /// Those that are tried.
+    pub(super) fn in_force(&self) -> &[ReplicationPolicy] {
+        let domain = self.domain.as_ref().map(|domain| &domain.policies);
+        self.operator.as_ref().or(domain).unwrap_or(&self.configured)
+    }
+
+    fn origin(&self) -> PolicyOrigin {
+        match (&self.operator, &self.domain) {
+            (Some(_), _) => PolicyOrigin::Operator { revision: self.changes },
+            (None, Some(domain)) => PolicyOrigin::Domain { revision: domain.revision },
+            (None, None) => PolicyOrigin::Configuration,
+        }
+    }
+
+    /// As they are behind a change.
+    fn after(&self, change: &PolicyChange) -> Result<Self, String> {
+        let mut lists = self.clone();
+        match change {
+            PolicyChange::Set(policies) => lists.operator = Some(policies.clone()),
+            PolicyChange::Reset => lists.operator = None,
+            PolicyChange::Domain(policies) => {
+                let policies = policies.clone();
+                lists.domain = policies.map(|policies| DomainPolicies { revision: 0, policies });
+            }
+            PolicyChange::Remove(name) => {
+                let mut policies = self.in_force().to_vec();
+                policies.retain(|policy| policy.name != *name);
+                if policies.len() == self.in_force().len() {
+                    return Err(format!("there is no policy `{name}` in force"));
+                }
+                lists.operator = Some(policies);
+            }
+        }
+        lists.changes += 1;
+        Ok(lists)
+    }
+}
+
+/// What differs between two lists, in the order of the new one, and then those that are gone.
+fn differences(old: &[ReplicationPolicy], new: &[ReplicationPolicy]) -> Vec<PolicyDifference> {
+    let of = |list: &[ReplicationPolicy], name: &str| list.iter().position(|policy| policy.name == name);
+    let stays = |list: &[ReplicationPolicy], other: &[ReplicationPolicy]| {
+        let names = list.iter().map(|policy| policy.name.clone());
+        names.filter(|name| of(other, name).is_some()).collect::<Vec<_>>()
+    };
+    let (before, after) = (stays(old, new), stays(new, old));
+    let difference = |name: &str, what| PolicyDifference { name: name.to_string(), what };
+    let changed = new.iter().filter_map(|policy| {
+        let name = policy.name.as_str();
+        let Some(there) = of(old, name) else { return Some(difference(name, "new")) };
+        if old[there] != *policy {
+            return Some(difference(name, "changed"));
+        }
+        let place = |names: &[String]| names.iter().position(|other| other == name);
+        (place(&before) != place(&after)).then(|| difference(name, "moved"))
+    });
+    let gone = old.iter().filter(|policy| of(new, &policy.name).is_none());
+    changed.chain(gone.map(|policy| difference(&policy.name, "removed"))).collect()
+}
+
+/// Why a policy has no effect on sessions of this app that it names.
+fn no_effect(policy: &ReplicationPolicy, app: &App) -> Option<String> {
+    let is_idle = policy.app.as_ref() == Some(&app.name) && !app.has_backup();
+    is_idle.then(|| {
+        format!(
+            "policy `{}` has no effect: app `{}` is not deployed with protect = \"epoch\", nor as a protected shared cell",
+            policy.name, app.name
+        )
+    })
+}
+
+impl Control {
+    /// The policies for an app that is deployed and follows none.
+    pub(super) fn warn_of_idle_policies(&self, app: &App, out: &mut Vec<ControlOutput>) {
+        let texts = self.policies.in_force().iter().filter_map(|policy| no_effect(policy, app));
+        out.extend(texts.map(|text| ControlOutput::Log(NoteLevel::Warning, text)));
+    }
+
+    /// Changes the policies of this edge, or finds what a change would do. The answer comes with what all shards have then.
+    pub(super) fn change_policies(
+        &mut self,
+        tag: u64,
+        (change, dry_run): (PolicyChange, bool),
+        out: &mut Vec<ControlOutput>,
+    ) {
+        let lists = match self.policies.after(&change) {
+            Ok(lists) => lists,
+            Err(why) => {
+                return out.push(ControlOutput::Answer { tag, answer: ControlAnswer::Refused(why) });
+            }
+        };
+        let differences = differences(self.policies.in_force(), lists.in_force());
+        let is_dry = dry_run || matches!(change, PolicyChange::Domain(_));
+        if !is_dry {
+            self.use_policies(lists, out);
+        }
+        if self.up.is_empty() {
+            let report = self.policy_report(&[], differences);
+            let answer = ControlAnswer::Policies(Box::new(report));
+            return out.push(ControlOutput::Answer { tag, answer });
+        }
+        self.ask(tag, ControlRequest::ChangePolicies { change, dry_run }, &ToShard::List(Tag { tag }), out);
+        if let Some(question) = self.questions.get_mut(&tag) {
+            question.differences = differences;
+        }
+    }
+
+    /// The coordinator has these for the domain.
+    pub(super) fn domain_policies(&mut self, domain: Option<DomainPolicies>, out: &mut Vec<ControlOutput>) {
+        let lists = PolicyLists { domain, ..self.policies.clone() };
+        self.use_policies(lists, out);
+    }
+
+    fn use_policies(&mut self, lists: PolicyLists, out: &mut Vec<ControlOutput>) {
+        let before = core::mem::replace(&mut self.policies, lists);
+        let policies = self.policies.in_force();
+        if before.in_force() == policies {
+            return;
+        }
+        let text =
+            format!("{} replication policies are in force now, {}", policies.len(), self.policies.origin());
+        out.push(ControlOutput::Log(NoteLevel::Info, text));
+        self.apps.values().for_each(|app| self.warn_of_idle_policies(app, out));
+        self.tell_all(&ToShard::Policies(PolicyList { policies: policies.to_vec() }), out);
+    }
+
+    /// The policies in force, with how many of these sessions follow each.
+    pub(super) fn policy_report(
+        &self,
+        rows: &[SessionRow],
+        differences: Vec<PolicyDifference>,
+    ) -> PolicyReport {
+        let mut following: BTreeMap<&str, u64> = BTreeMap::new();
+        let (mut former, mut unmatched) = (0, 0);
+        for row in rows.iter().filter_map(|row| row.replication.as_ref()) {
+            former += u64::from(row.former);
+            match &row.policy {
+                Some(name) => *following.entry(name).or_default() += 1,
+                None => unmatched += 1,
+            }
+        }
+        let policies = self.policies.in_force().iter();
+        let count = |policy: &ReplicationPolicy| following.get(policy.name.as_str()).copied().unwrap_or(0);
+        let notes = self
+            .apps
+            .values()
+            .flat_map(|app| self.policies.in_force().iter().filter_map(move |policy| no_effect(policy, app)));
+        PolicyReport {
+            notes: notes.collect(),
+            policies: policies.map(|policy| (policy.clone(), count(policy))).collect(),
+            origin: self.policies.origin(),
+            domain: self.policies.domain.as_ref().map(|domain| domain.revision),
+            unmatched,
+            former,
+            differences,
+        }
+    }
+}
+
+impl core::fmt::Display for PolicyOrigin {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Configuration => write!(f, "from the configuration"),
+            Self::Operator { revision } => write!(f, "set at this edge (change {revision})"),
+            Self::Domain { revision } => write!(f, "set for the domain (revision {revision})"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(name: &str, every_us: u32) -> ReplicationPolicy {
+        ReplicationPolicy { name: name.into(), every_us: Some(every_us), ..ReplicationPolicy::default() }
+    }
+
+    #[test]
+    fn differences_name_what_is_new_changed_gone_or_tried_in_another_order() {
+        let told = |old: &[(&str, u32)], new: &[(&str, u32)]| {
+            let list = |written: &[(&str, u32)]| {
+                written.iter().map(|(name, every_us)| policy(name, *every_us)).collect::<Vec<_>>()
+            };
+            let found = differences(&list(old), &list(new));
+            found.into_iter().map(|it| format!("{} {}", it.name, it.what)).collect::<Vec<_>>()
+        };
+        let abc = [("a", 1), ("b", 2), ("c", 3)];
+        assert_eq!(told(&abc, &abc), [""; 0]);
+        assert_eq!(told(&abc, &[("b", 2), ("c", 3)]), ["a removed"], "the others are tried as before");
+        assert_eq!(told(&abc, &[("x", 1), ("a", 1), ("b", 9), ("c", 3)]), ["x new", "b changed"]);
+        assert_eq!(told(&abc, &[("a", 1), ("c", 3), ("b", 2)]), ["c moved", "b moved"]);
+        assert_eq!(told(&abc, &[]), ["a removed", "b removed", "c removed"]);
+    }
+
+    #[test]
+    fn an_edge_s_own_list_comes_before_the_domain_s_and_that_before_the_configuration_s() {
+        let mut lists = PolicyLists::new(alloc::vec![policy("configured", 1)]);
+        assert_eq!(lists.origin(), PolicyOrigin::Configuration);
+        let domain = DomainPolicies { revision: 7, policies: alloc::vec![policy("domain", 2)] };
+        lists.domain = Some(domain);
+        assert_eq!(
+            (lists.in_force()[0].name.as_str(), lists.origin()),
+            ("domain", PolicyOrigin::Domain { revision: 7 })
+        );
+        // Of none, too.
+        lists = lists.after(&PolicyChange::Set(Vec::new())).expect("nothing is refused");
+        assert_eq!((lists.in_force(), lists.origin()), (&[][..], PolicyOrigin::Operator { revision: 1 }));
+        assert!(lists.after(&PolicyChange::Remove("domain".into())).is_err(), "it is not in force");
+        lists = lists.after(&PolicyChange::Reset).expect("nothing is refused");
+        lists = lists.after(&PolicyChange::Remove("domain".into())).expect("it is in force");
+        assert_eq!((lists.in_force(), lists.origin()), (&[][..], PolicyOrigin::Operator { revision: 3 }));
+        lists = lists.after(&PolicyChange::Reset).expect("nothing is refused");
+        lists.domain = None;
+        assert_eq!(
+            (lists.in_force()[0].name.as_str(), lists.origin()),
+            ("configured", PolicyOrigin::Configuration)
+        );
+    }
+}
