@@ -6,6 +6,7 @@
 
 use super::answer::Answer;
 use super::asking::ask;
+use super::coordination::{coordinator, no_answer};
 use super::state::AdminState;
 use hyper::StatusCode;
 use marram_http::Refusal;
@@ -58,14 +59,6 @@ fn edges_of(holder: &Claimed) -> impl Iterator<Item = &str> {
     core::iter::once(holder.primary.as_str()).chain(holder.backup.as_deref())
 }
 
-/// The coordinator, if there is one.
-fn coordinator(state: &AdminState) -> Result<&Coordinator, Refusal> {
-    state.coordinator.as_ref().ok_or_else(|| {
-        let fix = "ask an edge whose configuration has `[coordinator]`";
-        Refusal::new(StatusCode::NOT_FOUND, "this edge has no coordinator", fix)
-    })
-}
-
 /// The apps that are deployed here and whose clients share a protected cell.
 fn apps(state: &AdminState) -> Result<Vec<App>, Refusal> {
     let ControlAnswer::Apps(apps) = ask(state, ControlRequest::Apps)? else {
@@ -78,17 +71,6 @@ fn slot(coordinator: &Coordinator, name: SlotName) -> Result<Option<SlotHeld>, R
     match coordinator.ask(Ask::Slot { name, take: None, from: None }) {
         AskAnswer::Slot(held) => Ok(held),
         other => Err(no_answer(other)),
-    }
-}
-
-fn no_answer(answer: AskAnswer) -> Refusal {
-    match answer {
-        AskAnswer::Away(why) | AskAnswer::Refused(why) => Refusal::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            format!("the coordinator gave no answer: {why}"),
-            "`marram coordinator` shows its state",
-        ),
-        other => Refusal::bug(&format!("the coordinator answered {other:?}")),
     }
 }
 

@@ -9,7 +9,7 @@ use super::state::AdminState;
 use data_encoding::HEXLOWER;
 use hyper::StatusCode;
 use marram_http::Refusal;
-use marram_node::coordinator::View;
+use marram_node::coordinator::{Coordinator, View};
 use marram_shard::coordinator::{Ask, AskAnswer, Remembers};
 use marram_wire::id::SessionId;
 use serde_json::{Value, json};
@@ -62,6 +62,26 @@ pub(super) fn shown(state: &AdminState) -> Value {
     })
 }
 
+/// The coordinator, if there is one.
+pub(super) fn coordinator(state: &AdminState) -> Result<&Coordinator, Refusal> {
+    state.coordinator.as_ref().ok_or_else(|| {
+        let fix = "ask an edge whose configuration has `[coordinator]`";
+        Refusal::new(StatusCode::NOT_FOUND, "this edge has no coordinator", fix)
+    })
+}
+
+/// Why the coordinator's answer is none.
+pub(super) fn no_answer(answer: AskAnswer) -> Refusal {
+    match answer {
+        AskAnswer::Away(why) | AskAnswer::Refused(why) => Refusal::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("the coordinator gave no answer: {why}"),
+            "`marram coordinator` shows its state",
+        ),
+        other => Refusal::bug(&format!("the coordinator answered {other:?}")),
+    }
+}
+
 /// What an edge remembers and the store has lost.
 fn doubt(doubt: &Remembers) -> Value {
     json!({
@@ -76,13 +96,7 @@ fn doubt(doubt: &Remembers) -> Value {
 /// # Errors
 /// With 404 if there is no coordinator, 409 if it has lost nothing, 503 if it is away.
 pub(super) fn accept(state: &AdminState) -> Result<Answer, Refusal> {
-    let Some(coordinator) = &state.coordinator else {
-        return Err(Refusal::new(
-            StatusCode::NOT_FOUND,
-            "this edge has no coordinator",
-            "ask an edge whose configuration has `[coordinator]`",
-        ));
-    };
+    let coordinator = coordinator(state)?;
     if coordinator.view().doubts.is_empty() {
         return Err(Refusal::new(
             StatusCode::CONFLICT,

@@ -17,6 +17,12 @@
 //! | `GET /v1/moves/EDGE`, `.../EDGE/SHARD` | | what the move of each session would be; `/replace` and `/force` as above |
 //! | `GET /v1/routes` | | rules of the gates, how often each decided, listeners |
 //! | `PUT /v1/routes` | replaces the rules, all at once: `{"routes": [...], "revision": n}` | as above |
+//! | `GET /v1/policies` | | replication policies in force, where they come from, how many sessions follow each |
+//! | `PUT /v1/policies` | replaces them at this edge by the `[[policy]]` tables of a text | as above, with what has changed |
+//! | `POST /v1/policies/plan` | nothing | the same, with what a `PUT` would change |
+//! | `DELETE /v1/policies`, `/v1/policies/NAME` | undoes that; removes one at this edge | as above |
+//! | `PUT`, `DELETE /v1/coordinator/policies` | sets or removes those of the domain | how many it has |
+//! | `POST /v1/coordinator/policies/plan` | nothing | what a `PUT` would change at this edge |
 //! | `GET /v1/standbys/ID` | | the standby of a session of any edge, as the coordinator knows it |
 //! | `GET /v1/coordinator` | | whether the coordinator is reachable, what is impossible meanwhile, the edges it knows |
 //! | `GET /v1/logs?...` | | the edge's last log lines, and new ones: see `logs.rs` |
@@ -62,6 +68,7 @@ mod figures;
 mod kept;
 mod logs;
 mod peers;
+mod policies;
 mod recorder;
 mod routes;
 mod routing;

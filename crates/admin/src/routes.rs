@@ -11,6 +11,7 @@ use super::cells;
 use super::coordination;
 use super::figures;
 use super::kept;
+use super::policies;
 use super::routing;
 use super::server::AdminApi;
 use super::state::AdminState;
@@ -70,6 +71,14 @@ fn answer(state: &AdminState, call: &Call) -> Result<Answer, Refusal> {
         (method, ["v1", "routes"]) if method == Method::PUT => {
             routing::replace(state, &call.body).map(|routes| Answer::json(&routes))
         }
+        (method, ["v1", "policies"]) if method == get => policies::list(state),
+        (method, ["v1", "policies"]) if method == Method::PUT => policies::set(state, &call.body, false),
+        (method, ["v1", "policies", "plan"]) if method == post => policies::set(state, &call.body, true),
+        (method, ["v1", "policies"]) if method == delete => policies::reset(state),
+        (method, ["v1", "policies", name]) if method == delete => policies::remove(state, name),
+        (method, ["v1", "coordinator", "policies", rest @ ..]) => {
+            domain_policies(state, (method, rest), call)
+        }
         (method, ["v1", "coordinator"]) if method == get => Ok(Answer::json(&coordination::shown(state))),
         (method, ["v1", "coordinator", "accept"]) if method == post => coordination::accept(state),
         (method, ["v1", "coordinator", "cells"]) if method == get => cells::list(state),
@@ -87,10 +96,25 @@ fn answer(state: &AdminState, call: &Call) -> Result<Answer, Refusal> {
         (method, ["v1", "drain", "force"]) if method == post => drain(state, true),
         (method, ["v1", "images", hash]) if method == get => image(state, hash),
         (method, ["v1", "images", hash, "app"]) if method == get => image_app(state, hash, &call.query),
-        (method, _) => {
-            let what = format!("the admin API has no {method} {}", call.path);
-            Err(Refusal::new(StatusCode::NOT_FOUND, what, "docs/operating-monitor.md lists the admin API"))
-        }
+        _ => Err(unknown(call)),
+    }
+}
+
+fn unknown(call: &Call) -> Refusal {
+    let what = format!("the admin API has no {} {}", call.method, call.path);
+    Refusal::new(StatusCode::NOT_FOUND, what, "docs/operating-monitor.md lists the admin API")
+}
+
+fn domain_policies(
+    state: &AdminState,
+    (method, rest): (&Method, &[&str]),
+    call: &Call,
+) -> Result<Answer, Refusal> {
+    match rest {
+        [] if method == Method::PUT => policies::set_for_domain(state, &call.body),
+        [] if method == Method::DELETE => policies::reset_for_domain(state),
+        ["plan"] if method == Method::POST => policies::plan_for_domain(state, &call.body),
+        _ => Err(unknown(call)),
     }
 }
 

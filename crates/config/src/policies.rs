@@ -62,6 +62,21 @@ pub(super) fn resolve(
     Ok(policies.into_iter().map(|(_, policy)| policy).collect())
 }
 
+/// Reads a text that has policies and nothing else, for `marram policy set`: their mistakes are those of a configuration.
+///
+/// # Errors
+/// If something else is in it, or no list of policies at all: an empty one is written `policy = []`.
+pub fn read(source: &Source) -> Result<Vec<ReplicationPolicy>, Problem> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Outline {
+        policy: Option<Vec<Spanned<WrittenPolicy>>>,
+    }
+    let outline: Outline = source.parse("edge")?;
+    let none = || source.complaint("has no `[[policy]]`; write `policy = []` if there are to be none");
+    resolve(source, outline.policy.ok_or_else(none)?)
+}
+
 impl WrittenPolicy {
     fn resolve(self, source: &Source, span: &Range<usize>) -> Result<ReplicationPolicy, Problem> {
         if self.every.is_none() && self.targets.is_none() && self.groups.is_none() {
@@ -155,6 +170,23 @@ mod tests {
         assert_eq!(policies[0], calls);
         assert_eq!((policies[1].every_us, policies[2].every_us, policies[2].groups), (Some(10_000), None, 4));
         assert_eq!(parse(""), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn a_file_for_running_edges_has_policies_and_nothing_else() {
+        let read =
+            |text: &str| read(&Source::new("new.toml", text.into())).map_err(|error| error.to_string());
+        assert_eq!(read("[[policy]]\nname = \"p\"\ngroups = 2\n").map(|policies| policies.len()), Ok(1));
+        assert_eq!(read("policy = []"), Ok(Vec::new()));
+        for (text, expected) in [
+            ("", "policy = []"),
+            ("[[polices]]\nname = \"p\"\ngroups = 2\n", "polices"),
+            ("name = \"edge\"\n[[policy]]\nname = \"p\"\ngroups = 2\n", "name"),
+            ("[[policy]]\nname = \"p\"\n", "changes nothing"),
+        ] {
+            let refused = read(text).expect_err(text);
+            assert!(refused.starts_with("new.toml") && refused.contains(expected), "{text}: {refused}");
+        }
     }
 
     #[test]

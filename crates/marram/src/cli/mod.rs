@@ -18,6 +18,7 @@ mod logs;
 mod moves;
 mod operate;
 mod output;
+mod policy;
 mod project;
 mod ps;
 mod record;
@@ -90,6 +91,9 @@ enum Command {
     /// Show or change the rules by which an edge's gates choose the app.
     #[command(subcommand)]
     Route(route::Route),
+    /// Show or change the replication policies of running edges.
+    #[command(subcommand)]
+    Policy(policy::Policy),
     /// Print sample configurations, or check one.
     #[command(subcommand)]
     Config(configure::Config),
@@ -141,6 +145,7 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Coordinator(arguments) => coordinator::run(arguments),
         Command::Drain(arguments) => drain::run(arguments),
         Command::Route(command) => route::run(command),
+        Command::Policy(command) => policy::run(command),
         Command::Config(command) => configure::run(command),
         Command::Limits => {
             emit(&limits::page());

@@ -112,12 +112,17 @@ pub(super) fn start(
 /// alive meanwhile. A question without an answer is repeated with the next round.
 fn ask_control(control: &AdminClient, events: &mpsc::Sender<Event>, view: &Mutex<View>) {
     let (mut load_at, mut listed) = (Instant::now(), 0);
-    let (mut told, mut told_mark) = (Vec::new(), None);
+    let (mut told, mut told_mark, mut told_policies) = (Vec::new(), None, None);
     loop {
-        let (edges, mark) = {
+        let (edges, mark, policies) = {
             let view = view.lock().expect("no holder panics");
-            (entries(&view), view.remembered.clone())
+            (entries(&view), view.remembered.clone(), view.policies.clone())
         };
+        if policies != told_policies
+            && control.ask(ControlRequest::DomainPolicies(policies.clone()), CONTROL_PATIENCE).is_ok()
+        {
+            told_policies = policies;
+        }
         if mark != told_mark
             && let Some(mark) = mark
             && control.ask(ControlRequest::StoreSeen(mark.clone()), CONTROL_PATIENCE).is_ok()
@@ -180,6 +185,7 @@ fn view_of(client: &CoordinatorClient, store: &Store, remembered: Option<&StoreM
         cannot: client.cannot().to_vec(),
         store: store.current().to_owned(),
         edges: known.collect(),
+        policies: client.policies().cloned(),
         figures: client.figures(),
         reports: client.reports(),
         shown: client.store_mark(),

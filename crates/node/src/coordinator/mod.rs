@@ -32,8 +32,8 @@ use keeping::StoreHandle;
 use marram_http::tls::{Acceptor, Connector};
 use marram_shard::api::AppVersion;
 use marram_shard::coordinator::{
-    Ask, AskAnswer, CoordinatorConfig, CoordinatorMetrics, CoordinatorState, LEFTOVERS_AFTER_NS, Remembers,
-    StoreEdge, StoreFigures, contents::Registration,
+    Ask, AskAnswer, CoordinatorConfig, CoordinatorMetrics, CoordinatorState, DomainPolicies,
+    LEFTOVERS_AFTER_NS, Remembers, StoreEdge, StoreFigures, contents::Registration,
 };
 use marram_transport::Identity;
 use marram_wire::frame::StoreMark;
@@ -134,6 +134,8 @@ pub struct View {
     pub store: String,
     /// Edges: name, registration, versions of apps that they have.
     pub edges: Vec<(String, Registration, Vec<AppVersion>)>,
+    /// The replication policies of the domain, if it has some.
+    pub policies: Option<DomainPolicies>,
     /// Counted since the start.
     pub figures: CoordinatorMetrics,
     /// Witness reports that wait to be sent, and those that were dropped.
@@ -391,7 +393,18 @@ mod tests {
         let (cannot, store, edges, figures) =
             (Vec::new(), String::new(), Vec::new(), CoordinatorMetrics::default());
         let (shown, doubts, remembered) = (None, Vec::new(), None);
-        let view = View { state, cannot, store, edges, figures, reports: (0, 1), shown, doubts, remembered };
+        let view = View {
+            policies: None,
+            state,
+            cannot,
+            store,
+            edges,
+            figures,
+            reports: (0, 1),
+            shown,
+            doubts,
+            remembered,
+        };
         let coordinator = Coordinator {
             edge: "e".into(),
             began: Instant::now(),
