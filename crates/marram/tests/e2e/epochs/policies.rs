@@ -5,6 +5,7 @@ use crate::support::{
     self,
     stream::{Stream, until},
 };
+use serde_json::Value;
 
 const POLICIES: &str = "
 [[policy]]
@@ -51,5 +52,127 @@ fn a_policy_names_the_backup_and_the_interval_also_after_a_takeover() {
     let left: Vec<usize> = world.all().into_iter().filter(|edge| *edge != killed).collect();
     world.backed(streams.len());
     follows(&world, &left);
+    streams.into_iter().for_each(Stream::finish);
+}
+
+/// Writes a list of policies into the cluster's directory.
+fn file(world: &World, name: &str, text: &str) -> String {
+    let path = world.cluster.directory.path().join(name);
+    std::fs::write(&path, text).unwrap();
+    path.display().to_string()
+}
+
+/// What an edge lists of its policies.
+fn listed(world: &World, edge: usize) -> Value {
+    let answers: Value = serde_json::from_str(&world.marram(edge, &["policy", "list", "--json"])).unwrap();
+    answers[0].clone()
+}
+
+/// Waits until all sessions that run on an edge follow this policy with this interval, as they are listed.
+fn follow(world: &World, edge: usize, (policy, every_us): (Option<&str>, u64)) {
+    let seen = || {
+        let rows = world.rows(edge).into_iter().filter(|row| row["phase"] == "running");
+        rows.map(|row| (row["policy"].clone(), row["every_us"].clone(), row["policy_former"].clone()))
+            .collect::<Vec<_>>()
+    };
+    let expected = (policy.into(), every_us.into(), false.into());
+    let all = || seen().iter().all(|row| *row == expected).then_some(());
+    until(all, || format!("{:?}\n{}", seen(), world.cluster.logs.tail(30)));
+}
+
+const FAST: &str =
+    "[[policy]]\nname = \"fast\"\napp = \"forward\"\nclient = \"127.0.0.0/8\"\nevery = \"2ms\"\n";
+
+#[test]
+fn policies_change_at_one_edge_while_sessions_run_and_a_mistake_changes_nothing() {
+    let world = World::new("epoch-policy-edge", 2, support::UNSUSPECTING, "every = \"10ms\"");
+    let streams = world.streams(6);
+    hear(&streams);
+    world.backed(streams.len());
+    let (here, there) = if world.rows(0).is_empty() { (1, 0) } else { (0, 1) };
+    let is_running = |row: &Value| row["phase"] == "running";
+    let (session, count) = {
+        let rows: Vec<Value> = world.rows(here).into_iter().filter(is_running).collect();
+        (rows[0]["session"].as_str().unwrap().to_owned(), rows.len())
+    };
+    let inspected = || {
+        let answers: Value =
+            serde_json::from_str(&world.marram(here, &["inspect", &session, "--json"])).unwrap();
+        let row = if answers.is_array() { answers[0].clone() } else { answers };
+        (row["policy"].clone(), row["every_us"].clone())
+    };
+    assert_eq!(inspected(), (Value::Null, 10_000.into()));
+    assert_eq!(listed(&world, here)["unmatched"], count);
+    let fast = file(&world, "fast.toml", FAST);
+    let planned = world.marram(here, &["policy", "set", &fast, "--dry-run"]);
+    assert!(planned.contains("fast: new"), "{planned}");
+    assert_eq!((&listed(&world, here)["origin"], inspected().1), (&"configuration".into(), 10_000.into()));
+    let set = world.marram(here, &["policy", "set", &fast]);
+    assert!(set.contains("set at this edge") && !set.contains("former"), "{set}");
+    // The answer comes when the shard follows.
+    assert_eq!(inspected(), ("fast".into(), 2_000.into()));
+    let list = listed(&world, here);
+    assert_eq!((&list["policies"][0]["sessions"], &list["former"]), (&count.into(), &0.into()), "{list}");
+    hear(&streams);
+    follow(&world, there, (None, 10_000));
+    // Each mistake is named as in a configuration, and nothing is changed.
+    for (text, said) in [
+        ("[[policy]]\nname = \"fast\"\nevery = \"1us\"\n", "wrong.toml:3"),
+        ("[[policy]]\nname = \"fast\"\n", "changes nothing"),
+        ("[[polices]]\nname = \"fast\"\nevery = \"1ms\"\n", "polices"),
+    ] {
+        let wrong = file(&world, "wrong.toml", text);
+        let refused = world.refused(here, &["policy", "set", &wrong]);
+        assert!(refused.contains(said), "{refused}");
+        assert_eq!(listed(&world, here), list);
+    }
+    let refused = world.refused(here, &["policy", "remove", "slow"]);
+    assert!(refused.contains("no policy `slow`"), "{refused}");
+    world.marram(here, &["policy", "remove", "fast"]);
+    follow(&world, here, (None, 10_000));
+    world.marram(here, &["policy", "reset"]);
+    assert_eq!(listed(&world, here)["origin"], "configuration");
+    hear(&streams);
+    streams.into_iter().for_each(Stream::finish);
+}
+
+#[test]
+fn the_coordinator_hands_policies_on_to_all_edges_and_to_those_that_start_later() {
+    let mut world = World::new("epoch-policy-domain", 2, support::UNSUSPECTING, "every = \"10ms\"");
+    let streams = world.streams(6);
+    hear(&streams);
+    world.backed(streams.len());
+    let fast = file(&world, "fast.toml", FAST);
+    let planned = world.marram(0, &["policy", "set", &fast, "--domain", "--dry-run"]);
+    assert!(planned.contains("fast: new"), "{planned}");
+    let set = world.marram(0, &["policy", "set", &fast, "--domain"]);
+    assert!(set.contains("the domain has 1 policy"), "{set}");
+    let comes_from = |world: &World, edge: usize, origin: &str| {
+        let is_it = || (listed(world, edge)["origin"] == origin).then_some(());
+        until(is_it, || format!("{}\n{}", listed(world, edge), world.cluster.logs.tail(30)));
+    };
+    for edge in world.all() {
+        comes_from(&world, edge, "domain");
+        follow(&world, edge, (Some("fast"), 2_000));
+    }
+    assert_eq!(listed(&world, 0)["revision"], listed(&world, 1)["revision"]);
+    // An edge with a list of its own says that it does not follow the domain's.
+    let own = file(&world, "own.toml", &FAST.replace("2ms", "5ms"));
+    world.marram(1, &["policy", "set", &own]);
+    follow(&world, 1, (Some("fast"), 5_000));
+    let list = world.marram(1, &["policy", "list"]);
+    assert!(list.contains("are not followed here"), "{list}");
+    // A new life of it has no list of its own.
+    world.cluster.edges[1].kill();
+    hear(&streams);
+    world.restart(1);
+    comes_from(&world, 1, "domain");
+    hear(&streams);
+    world.marram(1, &["policy", "reset", "--domain"]);
+    for edge in world.all() {
+        comes_from(&world, edge, "configuration");
+        follow(&world, edge, (None, 10_000));
+    }
+    hear(&streams);
     streams.into_iter().for_each(Stream::finish);
 }

@@ -198,6 +198,14 @@ impl World {
         String::from_utf8(output.stdout).unwrap()
     }
 
+    /// Why a command at an edge is refused.
+    pub(super) fn refused(&self, index: usize, arguments: &[&str]) -> String {
+        let edge = format!("http://{}", self.cluster.edges[index].admin());
+        let output = marram().args(arguments).args(["--edge", &edge]).output().unwrap();
+        assert!(!output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
     /// Waits until an edge logs these words, from `start` on. Returns the position behind that line.
     pub(super) fn logged(&self, index: usize, start: usize, words: &str) -> usize {
         let who = self.cluster.edges[index].who();
