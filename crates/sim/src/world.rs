@@ -136,6 +136,8 @@ pub(crate) enum Event {
     /// An operator looks whether an edge's coordinator has lost decisions.
     LossChecked(usize),
     Claim(usize, u8),
+    /// An operator changes the policies of an edge.
+    ChangePolicies(usize, control::PolicyChange),
     ClaimAgain(usize, u32),
     Sample,
 }
@@ -320,6 +322,9 @@ impl World {
         if let Some(liar) = self.plan.liar {
             let crash = FaultKind::CrashAgent { agent: liar.agent(self.plan.clients) };
             self.queue.at(liar.until_ns, Event::InjectFault(crash, None));
+        }
+        for step in self.plan.policy_steps() {
+            self.queue.at(step.at_ns, Event::ChangePolicies(step.edge, step.change));
         }
         self.queue.at(SAMPLE_NS, Event::Sample);
     }
@@ -555,6 +560,7 @@ impl World {
             Event::StoreLost(loss, for_ns) => self.lose_store(loss, for_ns),
             Event::LossChecked(edge) => self.check_loss(edge),
             Event::Claim(edge, group) => self.claim(edge, group),
+            Event::ChangePolicies(edge, change) => self.change_policies(edge, change),
             Event::ClaimAgain(claim, life) if self.edges[self.claim_edge(claim)].life == life => {
                 self.ask_claim(claim);
             }

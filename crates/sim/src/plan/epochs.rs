@@ -5,7 +5,10 @@ use super::{
     talk,
 };
 use crate::random::Random;
-use marram_shard::api::{BackupForm, EpochSettings, ReplicationPolicy, WitnessMode};
+use marram_shard::{
+    api::{BackupForm, EpochSettings, ReplicationPolicy, WitnessMode},
+    control::PolicyChange,
+};
 
 /// In a quarter of all seeds.
 pub(super) fn draw(seed: u64) -> Option<EpochSettings> {
@@ -46,6 +49,56 @@ impl Plan {
             groups: random.pick(&[1, 2, 3]),
             ..ReplicationPolicy::default()
         }]
+    }
+}
+
+/// An operator gives an edge other policies at this time, or takes back what one has given it.
+#[derive(Clone, Debug)]
+pub(crate) struct PolicyStep {
+    pub(crate) at_ns: u64,
+    pub(crate) edge: usize,
+    pub(crate) change: PolicyChange,
+}
+
+impl Plan {
+    /// In two fifths of the seeds with epochs operators change the policies of edges, each for itself, while sessions run.
+    pub(crate) fn policy_steps(&self) -> Vec<PolicyStep> {
+        let mut random = Random::new(self.seed, 207);
+        let random = &mut random;
+        if !self.has_epochs() || !random.percent(40) {
+            return Vec::new();
+        }
+        let edges = self.shards.len();
+        let step = |random: &mut Random| PolicyStep {
+            at_ns: random.between(100 * MS, 2 * S),
+            edge: usize::try_from(random.below(edges as u64)).expect("there are few edges"),
+            change: match random.below(100) {
+                0..15 => PolicyChange::Reset,
+                15..25 => PolicyChange::Set(Vec::new()),
+                25..60 => PolicyChange::Set(vec![another_policy(random, ("all", None), edges)]),
+                _ => {
+                    let some = another_policy(random, ("some", Some("10.0.0.0/31")), edges);
+                    PolicyChange::Set(vec![some, another_policy(random, ("rest", None), edges)])
+                }
+            },
+        };
+        (0..random.between(2, 8)).map(|_| step(random)).collect()
+    }
+}
+
+fn another_policy(
+    random: &mut Random,
+    (name, client): (&str, Option<&str>),
+    edges: usize,
+) -> ReplicationPolicy {
+    let target = random.percent(40).then(|| format!("edge-{}", random.below(edges as u64)));
+    ReplicationPolicy {
+        name: name.into(),
+        client: client.map(|prefix| prefix.parse().expect("it is a prefix")),
+        every_us: random.percent(80).then(|| random.pick(&[0, 500, 3_000, 100_000])),
+        targets: target.into_iter().collect(),
+        groups: random.pick(&[1, 1, 2, 3]),
+        ..ReplicationPolicy::default()
     }
 }
 

@@ -272,12 +272,14 @@ pub enum Rare {
     HallsInTurn,
     /// A hall gave the number of a client that had left to the next one.
     NumberReused,
+    /// The policies of an edge changed while sessions of it followed one.
+    PolicyChanged,
 }
 
 impl Rare {
     /// All rare states, in order. A state that is missing here has no place in `Counts`, and
     /// counting it would panic.
-    pub const ALL: [Self; 132] = [
+    pub const ALL: [Self; 133] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -410,6 +412,7 @@ impl Rare {
         Self::HallsPromotedTogether,
         Self::HallsInTurn,
         Self::NumberReused,
+        Self::PolicyChanged,
     ];
 }
 

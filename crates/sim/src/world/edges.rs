@@ -410,6 +410,7 @@ impl World {
         self.move_answered(edge, tag, &answer);
         let rows = match answer {
             ControlAnswer::Sessions(rows, _) => rows,
+            ControlAnswer::Policies(report) => return self.policies_changed(&report),
             ControlAnswer::Placements(version, parts) => return self.list_standbys(edge, version, parts),
             _ => return,
         };

@@ -3,12 +3,29 @@
 use super::World;
 use crate::{position::ShardPosition, watch::Rare};
 use marram_session::owner::EpochRelease;
+use marram_shard::control::{ControlRequest, PolicyChange, PolicyReport};
 use marram_wire::{
     frame::{ForgetCopy, Frame},
     id::SessionId,
 };
 
+/// Tag of a change of an edge's policies.
+const POLICIES_TAG: u64 = 1 << 40;
+
 impl World {
+    /// An operator changes the policies of an edge.
+    pub(super) fn change_policies(&mut self, edge: usize, change: PolicyChange) {
+        let request = ControlRequest::ChangePolicies { change, dry_run: false };
+        self.ask_control(edge, 0, POLICIES_TAG, request);
+    }
+
+    /// The policies of an edge are others now.
+    pub(super) fn policies_changed(&mut self, report: &PolicyReport) {
+        let following = report.policies.iter().map(|(_, sessions)| sessions).sum::<u64>();
+        let is_followed = !report.differences.is_empty() && following > 0;
+        self.watch.count_if(Rare::PolicyChanged, is_followed);
+    }
+
     /// A shard dies. A session that it owned is lost with it, unless a backup has all that has left; a backup that dies counts only
     /// where the owner dies as well.
     pub(super) fn backed_sessions_die(&mut self, position: ShardPosition) {
