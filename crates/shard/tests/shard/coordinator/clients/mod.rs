@@ -2,6 +2,7 @@
 //! restarts.
 
 mod losses;
+mod policies;
 mod returns;
 mod slots;
 mod standbys;
