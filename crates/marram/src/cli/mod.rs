@@ -92,6 +92,11 @@ enum Command {
     #[command(subcommand)]
     Route(route::Route),
     /// Show or change the replication policies of running edges.
+    ///
+    /// They say how often sessions under `protect = "epoch"` are replicated, and to which edges. What is set at an edge is in force until
+    /// `reset` there or its next start. Else an edge follows what is set for its domain, and without that its configuration. Running
+    /// sessions follow another interval at once. They keep their backup and their group until they move or their group looks for another
+    /// backup.
     #[command(subcommand)]
     Policy(policy::Policy),
     /// Print sample configurations, or check one.

@@ -19,11 +19,7 @@ const AT_EDGE: &str = "/v1/policies";
 /// The same of the domain's.
 const OF_DOMAIN: &str = "/v1/coordinator/policies";
 
-/// Show or change how often sessions under `protect = "epoch"` are replicated, and to which edges.
-///
-/// What is set at an edge is in force until `reset` there or its next start. Else an edge follows what is set for its domain, and without
-/// that its configuration. Running sessions follow another interval at once. They keep their backup and their group until they move or
-/// their group looks for another backup.
+/// `marram policy`
 #[derive(Subcommand)]
 pub(super) enum Policy {
     /// List the policies in force, where they come from, and how many sessions follow each.
