@@ -525,8 +525,29 @@ impl Shard {
                 for id in self.backups.announced(group, wire, claim) {
                     self.refuse_standby(now, id, "this edge has resigned from the group's claim", out);
                 }
+                self.drop_former_cells(now, (group, wire), out);
             }
             _ => {}
+        }
+    }
+
+    /// The primary of a slot, over this wire, names this edge as its backup, which it does when all cells that it has are fed here. What was
+    /// fed before, and is not now, has ended there meanwhile: to go on with that would be another history.
+    fn drop_former_cells(
+        &mut self,
+        now: Now,
+        (name, wire): (GroupId, ShardWireId),
+        out: &mut Vec<ShardOutput>,
+    ) {
+        let group = self.backups.get(name).filter(|group| group.is_slot && group.is_fed_by(wire));
+        let is_former = |id: &SessionId| {
+            let feeder = self.sessions.get(*id).and_then(|session| session.feeder);
+            feeder.is_none_or(|(at, _)| at != wire)
+        };
+        let former: Vec<SessionId> =
+            group.map(|group| group.sessions()).unwrap_or_default().into_iter().filter(is_former).collect();
+        for id in former {
+            self.drop_standby(now, id, out);
         }
     }
 

@@ -75,6 +75,11 @@ impl BackedGroup {
         self.handed_over
     }
 
+    /// Whether its primary feeds it over this wire.
+    pub(crate) fn is_fed_by(&self, wire: ShardWireId) -> bool {
+        self.feeder == Feeder::Connected(wire)
+    }
+
     pub(crate) fn sessions(&self) -> Vec<SessionId> {
         self.sessions.iter().copied().collect()
     }
@@ -232,7 +237,7 @@ impl Backups {
     /// Its primary announces a claim that names this edge. Returns the sessions that are to be refused: those of a claim from which this
     /// edge has resigned, since what it was fed under that was still on its way. It could not go on with them.
     pub(crate) fn announced(&mut self, name: GroupId, wire: ShardWireId, record: Claimed) -> Vec<SessionId> {
-        let is_feeder = |group: &&mut BackedGroup| group.feeder == Feeder::Connected(wire);
+        let is_feeder = |group: &&mut BackedGroup| group.is_fed_by(wire);
         let Some(group) = self.by_name.get_mut(&name).filter(is_feeder) else { return Vec::new() };
         if self.resigned.get(&name) == Some(&record.generation) {
             return group.sessions();
@@ -273,7 +278,7 @@ impl Backups {
     /// release more than this edge goes on with.
     pub(crate) fn may_confirm(&self, name: GroupId, wire: ShardWireId) -> bool {
         let group = self.by_name.get(&name);
-        group.is_none_or(|group| group.asked.is_none() && group.feeder == Feeder::Connected(wire))
+        group.is_none_or(|group| group.asked.is_none() && group.is_fed_by(wire))
     }
 
     /// A frame has come on this wire: its primary is alive.
@@ -290,7 +295,7 @@ impl Backups {
 
     /// This wire is silent.
     pub(crate) fn suspect(&mut self, now_ns: u64, wire: ShardWireId) {
-        for group in self.by_name.values_mut().filter(|group| group.feeder == Feeder::Connected(wire)) {
+        for group in self.by_name.values_mut().filter(|group| group.is_fed_by(wire)) {
             group.feeder = Feeder::Suspected(wire);
             group.gone_since_ns = Some(now_ns);
             self.suspected.insert(wire);

@@ -199,6 +199,34 @@ fn a_backup_that_does_not_know_that_it_has_won_begins_no_other_cell() {
 }
 
 #[test]
+fn a_backup_forgets_cells_that_have_ended_while_it_was_away() {
+    for form in FORMS {
+        let mut world = World::with_keys(2, form, 1);
+        let (stays, leaves) = (world.joins_cell(0, "a"), world.joins_cell(0, "b"));
+        world.runs(LONG_MS);
+        let at = world.runs_at()[0];
+        // It asks for the claim of what it is handed, in vain: it keeps its copies, and its primary goes on without it.
+        world.store.away_from = Some(1 - at);
+        world.moves(at, &format!("e{}", 1 - at));
+        world.runs(50);
+        world.closes(leaves);
+        world.runs(LONG_MS);
+        assert_eq!(world.cells_at(at), [("a".to_string(), 1)], "{form:?}");
+        assert!(world.backup_at(at).is_some(), "{form:?}");
+        world.store.away_from = None;
+        world.kills(at);
+        world.runs(LONG_MS);
+        let next = world.joins_cell(1 - at, "b");
+        world.runs(LONG_MS);
+        assert_eq!(world.heard(next), ["1 joins", "2 hi"], "{form:?}");
+        world.says(stays, "still here");
+        world.runs(LONG_MS);
+        assert!(heard(&world, stays, "still here"), "{form:?}");
+        assert!(world.notes.iter().any(|note| note.contains("takes 1 sessions over")), "{:?}", world.notes);
+    }
+}
+
+#[test]
 fn a_client_without_a_key_is_told_so() {
     let mut world = World::with_keys(2, BackupForm::Log, 4);
     let client = world.joins(0);

@@ -17,6 +17,8 @@ pub(crate) struct Store {
     pub(crate) loses_backups: bool,
     /// Whether groups are of sessions, each with a cell of its own, and not of slots.
     pub(super) of_sessions: bool,
+    /// No claim of this edge arrives.
+    pub(crate) away_from: Option<usize>,
     /// No answer to a claim arrives.
     pub(crate) loses_answers: bool,
     /// The next claims from no record are written, and the answers get lost.
@@ -32,7 +34,8 @@ impl Store {
         if self.loses_backups && to.as_ref().is_some_and(|to| to.backup.is_some()) {
             return None;
         }
-        if self.away {
+        let claims = |edge: usize| to.as_ref().is_some_and(|to| to.primary == format!("e{edge}"));
+        if self.away || self.away_from.is_some_and(claims) {
             let away = Some("it is away".into());
             return Some(ClaimAnswer { tag, won: false, store: None, holder: None, away });
         }
