@@ -613,7 +613,7 @@ impl Control {
     }
 
     fn deploy(&mut self, app: App, out: &mut Vec<ControlOutput>) -> ControlAnswer {
-        if let Some(why) = deployment::refusal(&app, &self.config, self.versions.get(&app.version())) {
+        if let Some(why) = deployment::refusal(&app, &self.config) {
             return ControlAnswer::Refused(why);
         }
         self.warn_of_idle_policies(&app, out);

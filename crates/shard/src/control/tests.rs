@@ -148,35 +148,6 @@ fn apps_of_one_image_are_fetched_each_for_itself() {
 }
 
 #[test]
-fn a_version_of_an_app_keeps_its_keys() {
-    let mut control = control();
-    control.config.coordinator = true;
-    let hall = |image, slots| App { shared: true, protect: Protect::Epoch, slots, ..app("hall", image) };
-    for (app, words) in [
-        (hall(1, 0), ""),
-        (hall(1, 64), "without keys, and its cells may run; to have it with keys in 64 slots"),
-        (hall(2, 64), ""),
-        (hall(2, 64), ""),
-        (hall(2, 7), "with keys in 64 slots"),
-        (hall(2, 0), "to have it without keys"),
-        (App { name: "other".into(), ..hall(2, 7) }, ""),
-        // One cell on each edge becomes one for each key in the domain.
-        (App { shared: true, protect: Protect::None, ..app("late", 1) }, ""),
-        (App { name: "late".into(), ..hall(1, 64) }, ""),
-    ] {
-        let request = ControlRequest::Deploy(app.clone());
-        let out = step(&mut control, ControlInput::Request { tag: 1, request });
-        let refused = |out: &ControlOutput| match out {
-            ControlOutput::Answer { answer: ControlAnswer::Refused(why), .. } => Some(why.clone()),
-            _ => None,
-        };
-        let refused = out.iter().find_map(refused).unwrap_or_default();
-        assert_eq!(refused.is_empty(), words.is_empty(), "{app:?}: {refused}");
-        assert!(refused.contains(words), "{refused}");
-    }
-}
-
-#[test]
 fn an_app_with_a_witness_needs_a_coordinator() {
     for coordinator in [false, true] {
         let mut control = control();
