@@ -38,12 +38,18 @@ impl Soak {
     }
 }
 
-const SOAKS: [Soak; 10] = [
+const SOAKS: [Soak; 11] = [
     Soak {
         name: "sim",
         amount: "2,000,000 histories that were never simulated before",
         in_ci: "10,000, the same each time",
         run: sim,
+    },
+    Soak {
+        name: "halls",
+        amount: "100,000 histories of shared cells that were never simulated before",
+        in_ci: "some 600 of those 10,000",
+        run: halls,
     },
     Soak {
         name: "mutants",
@@ -137,12 +143,23 @@ fn choose(names: &[String]) -> Result<Vec<Soak>> {
     Ok(SOAKS.into_iter().filter(wanted).collect())
 }
 
-/// Uses other seeds each time; the simulator prints them.
 fn sim() -> Result<()> {
+    programs::sim(&new_seeds("2000000")?)
+}
+
+/// The same, of the one kind of history that most others are not.
+fn halls() -> Result<()> {
+    let mut arguments = new_seeds("100000")?;
+    arguments.push("--halls".into());
+    programs::sim(&arguments)
+}
+
+/// Other seeds each time; the simulator prints them.
+fn new_seeds(count: &str) -> Result<Vec<String>> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock is before 1970")?;
     let from = (now.as_secs() * 1_000_000).to_string();
     say(format!("from seed {from} on"));
-    programs::sim(&["--from".into(), from, "--count".into(), "2000000".into()])
+    Ok(vec!["--from".into(), from, "--count".into(), count.into()])
 }
 
 /// The same list as in CI, with those that take too long there.

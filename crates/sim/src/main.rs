@@ -7,7 +7,9 @@
 
 use marram_sim::{
     batch::{self, Tally},
-    mutants, run,
+    mutants,
+    plan::HALLS_FROM,
+    run,
     watch::Rare,
 };
 use std::{
@@ -34,12 +36,13 @@ const LINES_SHOWN: usize = 80;
 const FAILURES_MAX: usize = 20;
 
 const USAGE: &str =
-    "usage: marram-sim [SEED | --from SEED --count N | --seeds SEED,SEED] [--first] [--verbose]
+    "usage: marram-sim [SEED | [--halls] --from SEED --count N | [--halls] --seeds SEED,SEED] [--first] [--verbose]
        marram-sim mutants [--only TEXT] [--slow]
   without arguments: the saved seeds and 10,000 more
   SEED               that seed alone, with everything that happened
   --from --count     so many seeds from that one on
   --seeds            these seeds
+  --halls            of --from and --seeds: the same seeds with a hall, which have numbers of their own
   --first            stop at the first failure
   --verbose          of one seed, all events; of many, what each failed seed did last
   --wasm             with the Wasm machine beside the fake (feature `wasm`)
@@ -52,6 +55,7 @@ struct Arguments {
     from: Option<u64>,
     count: Option<u64>,
     seeds: Vec<u64>,
+    halls: bool,
     first: bool,
     verbose: bool,
     mutants: bool,
@@ -94,6 +98,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
                 arguments.seeds =
                     seeds.split(',').map(|seed| number(Some(seed.into()))).collect::<Result<_, _>>()?;
             }
+            "--halls" => arguments.halls = true,
             "--first" => arguments.first = true,
             "--verbose" => arguments.verbose = true,
             #[cfg(feature = "wasm")]
@@ -132,17 +137,21 @@ fn show(seed: u64, verbose: bool) -> bool {
     failed == 0
 }
 
-/// The seeds that were asked for: a list, a range, or the saved ones and fresh ones. With the number of fresh ones.
+/// The seeds that were asked for: a list, a range, or the saved ones and fresh ones. With the number of fresh ones of all kinds.
 fn chosen(arguments: &Arguments) -> (Vec<u64>, u64) {
+    let base = if arguments.halls { HALLS_FROM } else { 0 };
     if !arguments.seeds.is_empty() {
-        return (arguments.seeds.clone(), 0);
+        return (arguments.seeds.iter().map(|seed| base.saturating_add(*seed)).collect(), 0);
     }
-    let count = arguments.count.unwrap_or(if arguments.from.is_some() { 1_000 } else { FRESH });
-    let from = arguments.from.unwrap_or(0);
+    let count =
+        arguments.count.unwrap_or(if arguments.from.is_some() || arguments.halls { 1_000 } else { FRESH });
+    let from = base.saturating_add(arguments.from.unwrap_or(0));
     let saved = SAVED.lines().filter_map(|line| line.split_whitespace().next()?.parse().ok());
-    let mut seeds: Vec<u64> = if arguments.from.is_none() { saved.collect() } else { Vec::new() };
+    let is_ranged = arguments.from.is_some() || arguments.halls;
+    let mut seeds: Vec<u64> = if is_ranged { Vec::new() } else { saved.collect() };
     seeds.extend(from..from.saturating_add(count));
-    (seeds, count)
+    // Histories of one kind reach only some of what all others together reach.
+    (seeds, if arguments.halls { 0 } else { count })
 }
 
 /// Runs many seeds.
@@ -173,7 +182,7 @@ fn report(tally: &Tally, count: u64, took: Duration) -> bool {
         println!("{times:>9} {rare:?}{}", if short { "   TOO FEW" } else { "" });
     }
     let (run, struck) = (tally.seeds(), tally.counts.of(Rare::RunningSessionStruck));
-    let aimed = run < SHARE_OF_MIN || struck * 100 >= run * RUNNING_STRUCK_PERCENT_MIN;
+    let aimed = count < SHARE_OF_MIN || struck * 100 >= run * RUNNING_STRUCK_PERCENT_MIN;
     let share = (struck * 1_000).checked_div(run).unwrap_or(0);
     println!(
         "in {}.{} % of the seeds the first fault struck a running session{}",

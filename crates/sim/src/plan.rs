@@ -41,6 +41,9 @@ pub const MS: u64 = 1_000 * US;
 /// A second of virtual time.
 pub const S: u64 = 1_000 * MS;
 
+/// Each seed from this one on is the seed that is so much smaller, and has a hall: few other seeds have one.
+pub const HALLS_FROM: u64 = 1_000_000_000_000_000_000;
+
 /// Everything has ended by then, where agents have room.
 const HORIZON_NS: u64 = 150 * S;
 /// How long an agent waits for an edge that serves a session which has not begun. An edge asks the coordinator several times for a hall,
@@ -313,7 +316,10 @@ impl Plan {
     /// `opening` is a scenario too, but takes only two faults for itself.
     #[must_use]
     pub fn of(seed: u64) -> Self {
-        Self::of_scenario(seed, Scenario::draw(seed))
+        match seed.checked_sub(HALLS_FROM) {
+            Some(seed) => Self::of_scenario(seed, Some(Scenario::Hall)),
+            None => Self::of_scenario(seed, Scenario::draw(seed)),
+        }
     }
 
     /// When everything must have ended.
