@@ -147,8 +147,12 @@ impl Shard {
     pub(super) fn groups_due(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
         let confirm_ns = self.confirm_ns();
         self.slots_due(now, out);
-        for name in self.groups.names() {
-            let Some(group) = self.groups.get_mut(name) else { continue };
+        for name in self.slots.take_changed() {
+            // Whether its record stays may be another one now.
+            let _ = self.groups.get_mut(name);
+        }
+        for name in self.groups.take_due(now.mono_ns) {
+            let Some(group) = self.groups.looked_at(name) else { continue };
             group.stays = group.is_slot && self.slots.keeps(name);
             let may_aim = group.avoids_no_more(now.mono_ns);
             if group.unconfirmed_since_ns().is_some_and(|since_ns| since_ns + confirm_ns <= now.mono_ns) {
@@ -165,6 +169,7 @@ impl Shard {
             self.switch_if_ready(now, name, out);
             self.retell_group(now, name, out);
             self.claim_group(now, name, out);
+            self.groups.rest(name, confirm_ns);
         }
         self.snapshots_due(now, out);
         self.claim_backups(now, out);
@@ -209,7 +214,7 @@ impl Shard {
 
     /// The members of a group whose target has all of them go over to its confirmations, so that it may become the backup.
     fn switch_if_ready(&mut self, now: Now, name: GroupId, out: &mut Vec<ShardOutput>) {
-        let Some(group) = self.groups.get_mut(name) else { return };
+        let Some(group) = self.groups.looked_at(name) else { return };
         if !group.looks(now.mono_ns) {
             return;
         }
@@ -240,6 +245,9 @@ impl Shard {
 
     /// Tells the members of a group which outputs may leave, if that has changed.
     fn retell_group(&mut self, now: Now, name: GroupId, out: &mut Vec<ShardOutput>) {
+        if !self.groups.get(name).is_some_and(|group| group.retells(now.mono_ns)) {
+            return;
+        }
         let Some(group) = self.groups.get_mut(name) else { return };
         let Some(release) = group.retell(now.mono_ns) else { return };
         trace!(SHARD, "group {}: outputs are {release:?} from now on", name[0]);
@@ -528,26 +536,6 @@ impl Shard {
                 self.drop_former_cells(now, (group, wire), out);
             }
             _ => {}
-        }
-    }
-
-    /// The primary of a slot, over this wire, names this edge as its backup, which it does when all cells that it has are fed here. What was
-    /// fed before, and is not now, has ended there meanwhile: to go on with that would be another history.
-    fn drop_former_cells(
-        &mut self,
-        now: Now,
-        (name, wire): (GroupId, ShardWireId),
-        out: &mut Vec<ShardOutput>,
-    ) {
-        let group = self.backups.get(name).filter(|group| group.is_slot && group.is_fed_by(wire));
-        let is_former = |id: &SessionId| {
-            let feeder = self.sessions.get(*id).and_then(|session| session.feeder);
-            feeder.is_none_or(|(at, _)| at != wire)
-        };
-        let former: Vec<SessionId> =
-            group.map(|group| group.sessions()).unwrap_or_default().into_iter().filter(is_former).collect();
-        for id in former {
-            self.drop_standby(now, id, out);
         }
     }
 

@@ -136,6 +136,9 @@ impl Shard {
 
     /// Ends the cells of a group that are over, except for its last one.
     pub(super) fn end_unused_cells(&mut self, now: Now, name: GroupId, out: &mut Vec<ShardOutput>) {
+        if !self.groups.get(name).is_some_and(Group::may_end_one) {
+            return;
+        }
         while let Some(cell) = self.groups.get_mut(name).and_then(Group::next_over) {
             if self.sessions.is_over(now.mono_ns, cell) {
                 self.end_unused(now, cell, out);

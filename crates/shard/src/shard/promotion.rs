@@ -2,7 +2,7 @@
 
 use super::{Shard, report::note};
 use crate::{
-    api::{AppVersion, NoteLevel, Now, ShardOutput},
+    api::{AppVersion, NoteLevel, Now, ShardOutput, ShardWireId},
     coordinator::contents::Claimed,
 };
 use alloc::{
@@ -82,6 +82,26 @@ impl Shard {
             });
         }
         last.into_iter().collect()
+    }
+
+    /// The primary of a slot, over this wire, names this edge as its backup, which it does when all cells that it has are fed here. What was
+    /// fed before, and is not now, has ended there meanwhile: to go on with that would be another history.
+    pub(super) fn drop_former_cells(
+        &mut self,
+        now: Now,
+        (name, wire): (GroupId, ShardWireId),
+        out: &mut Vec<ShardOutput>,
+    ) {
+        let group = self.backups.get(name).filter(|group| group.is_slot && group.is_fed_by(wire));
+        let is_former = |id: &SessionId| {
+            let feeder = self.sessions.get(*id).and_then(|session| session.feeder);
+            feeder.is_none_or(|(at, _)| at != wire)
+        };
+        let former: Vec<SessionId> =
+            group.map(|group| group.sessions()).unwrap_or_default().into_iter().filter(is_former).collect();
+        for id in former {
+            self.drop_standby(now, id, out);
+        }
     }
 
     /// The primary of a shared cell that this edge goes on with may be alive, and no end tells it: it is told that its backup is lost, and

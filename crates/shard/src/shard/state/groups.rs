@@ -4,22 +4,23 @@
 //! A group decides by its claims alone. Until one is decided that names the backup, or none, nothing leaves. A claim that may have
 //! been written, or not, is asked for again until it is known.
 
+mod table;
+
 use super::{asked::AskedClaim, snapshot::Snapshot};
+pub(crate) use table::Groups;
+
 use crate::{
-    api::{AppVersion, GroupClaim, ReplicationPolicy, ShardWireId},
+    api::{AppVersion, ReplicationPolicy, ShardWireId},
     coordinator::contents::Claimed,
 };
 use alloc::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeSet, VecDeque},
     string::{String, ToString},
     sync::Arc,
     vec::Vec,
 };
-use marram_session::{holds, invariant::BrokenInvariant, owner::EpochRelease};
-use marram_wire::{
-    frame::GroupId,
-    id::{Generation, SessionId},
-};
+use marram_session::owner::EpochRelease;
+use marram_wire::id::{Generation, SessionId};
 
 const MS: u64 = 1_000_000;
 /// A group without sessions is kept for so long: the next one needs no claim.
@@ -116,6 +117,8 @@ pub(crate) struct Group {
     ended_ns: u64,
     ended: VecDeque<Ended>,
     members: BTreeSet<SessionId>,
+    /// When to look at it, as the table of groups has it.
+    listed_ns: Option<u64>,
     /// The member with whose move all were last handed over to the backup.
     pub(crate) handed_over: Option<SessionId>,
     /// Members of which something is in no epoch.
@@ -165,6 +168,7 @@ impl Group {
             ended_ns: 0,
             ended: VecDeque::new(),
             members: BTreeSet::new(),
+            listed_ns: None,
             handed_over: None,
             due: BTreeSet::new(),
             avoids: None,
@@ -213,10 +217,14 @@ impl Group {
         }
     }
 
-    /// A cell that is over and may end now: it is not the last one, and it is known whose the group is.
+    /// Whether a cell is over and may end now: it is not the last one, and it is known whose the group is.
+    pub(crate) fn may_end_one(&self) -> bool {
+        !self.over.is_empty() && self.members.len() > 1 && !self.is_in_doubt()
+    }
+
+    /// The next one of these.
     pub(crate) fn next_over(&mut self) -> Option<SessionId> {
-        let may_end = !self.over.is_empty() && self.members.len() > 1 && !self.is_in_doubt();
-        if may_end { self.over.pop_first() } else { None }
+        if self.may_end_one() { self.over.pop_first() } else { None }
     }
 
     /// Whether everything that may have left is at the target.
@@ -277,6 +285,11 @@ impl Group {
     /// Whether another edge may have claimed it.
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.claimed_backup().is_none() && self.names_backup()
+    }
+
+    /// Whether the members must be told something else.
+    pub(crate) fn retells(&self, now_ns: u64) -> bool {
+        self.release(now_ns) != self.told
     }
 
     /// What the members must be told, if that has changed.
@@ -576,210 +589,6 @@ impl Group {
         let avoids = self.avoids.as_ref().map(|(_, until_ns)| *until_ns);
         let look = self.may_switch().then_some(self.looked_ns.saturating_add(LOOK_NS));
         [epoch, again, alone, empty, late, avoids, look].into_iter().flatten().min()
-    }
-}
-
-/// All groups of which this shard is the primary.
-#[derive(Debug, Default)]
-pub(crate) struct Groups {
-    by_name: BTreeMap<GroupId, Group>,
-    /// Of each session that is in one.
-    of_session: BTreeMap<SessionId, GroupId>,
-    /// Counts the questions.
-    tags: u64,
-}
-
-impl Groups {
-    /// Of a shard with this entropy: an answer to a question of its former life is taken for none of this one.
-    pub(crate) fn counting_from(entropy: [u8; 32]) -> Self {
-        let [a, b, c, d, e, f, g, h, ..] = entropy;
-        Self { tags: u64::from_le_bytes([a, b, c, d, e, f, g, h]) >> 1, ..Self::default() }
-    }
-
-    pub(crate) fn get(&self, name: GroupId) -> Option<&Group> {
-        self.by_name.get(&name)
-    }
-
-    pub(crate) fn get_mut(&mut self, name: GroupId) -> Option<&mut Group> {
-        self.by_name.get_mut(&name)
-    }
-
-    pub(crate) fn names(&self) -> Vec<GroupId> {
-        self.by_name.keys().copied().collect()
-    }
-
-    pub(crate) fn of_session(&self, session: SessionId) -> Option<GroupId> {
-        self.of_session.get(&session).copied()
-    }
-
-    /// A group of this kind and with this target that takes more sessions. None if there are fewer than `count`, over which they are spread.
-    pub(crate) fn find(&self, kind: &GroupKind, target: Option<&Target>, count: usize) -> Option<GroupId> {
-        let fits = |group: &Group| {
-            let stays = !group.is_leaving() && group.contested.is_none() && !group.is_slot;
-            stays && group.kind == *kind && group.target.as_ref() == target
-        };
-        // Of more groups, as a former policy wanted, the others get no more sessions.
-        let found = self.by_name.iter().filter(|(_, group)| fits(group)).take(count.max(1));
-        let is_spread = found.clone().count() >= count;
-        let smallest = found.min_by_key(|(_, group)| group.members.len()).map(|(name, _)| *name);
-        smallest.filter(|_| is_spread)
-    }
-
-    /// A new group, for a session that begins or one that `has_released` something.
-    pub(crate) fn begin(
-        &mut self,
-        name: GroupId,
-        (kind, target, has_released): (GroupKind, Option<Target>, bool),
-        now_ns: u64,
-    ) {
-        let mut group = Group::new(kind, target, now_ns);
-        if has_released {
-            group.switch = None;
-        }
-        self.by_name.insert(name, group);
-    }
-
-    /// A group for the cell of a slot, which is to name it: a new one, or one that has this record, of a cell that is lost.
-    pub(crate) fn begin_slot(
-        &mut self,
-        name: GroupId,
-        (kind, target, version): (GroupKind, Option<Target>, AppVersion),
-        record: Option<Claimed>,
-        now_ns: u64,
-    ) {
-        let (renews, version) = (record.is_some(), Some(version));
-        let group = Group { is_slot: true, version, renews, record, ..Group::new(kind, target, now_ns) };
-        self.by_name.insert(name, group);
-    }
-
-    /// The groups of slots.
-    pub(crate) fn of_slots(&self) -> Vec<GroupId> {
-        self.by_name.iter().filter(|(_, group)| group.is_slot).map(|(name, _)| *name).collect()
-    }
-
-    /// The store may have lost what it knew of slots: their groups are claimed again. Returns these.
-    pub(crate) fn renew_slots(&mut self) -> Vec<GroupId> {
-        let slots = self.by_name.iter_mut().filter(|(_, group)| group.is_slot);
-        slots
-            .map(|(name, group)| {
-                group.renew();
-                *name
-            })
-            .collect()
-    }
-
-    /// This shard was the backup of this group, and has claimed it: it runs alone, since its sessions have waited long enough. The
-    /// former primary is dead, or cannot be reached, unless it `was_handed_over`.
-    pub(crate) fn promoted(
-        &mut self,
-        name: GroupId,
-        (kind, former, was_handed_over): (GroupKind, String, bool),
-        record: Claimed,
-        now_ns: u64,
-    ) {
-        let mut group = Group::new(kind, None, now_ns);
-        (group.record, group.alone_at_ns) = (Some(record), now_ns);
-        let avoided_ns = if was_handed_over { SETTLE_NS } else { AVOIDED_NS };
-        group.avoids = Some((former, now_ns.saturating_add(avoided_ns)));
-        group.looked_ns = now_ns.saturating_add(SETTLE_NS);
-        self.by_name.insert(name, group);
-    }
-
-    /// A session joins a group.
-    pub(crate) fn join(&mut self, name: GroupId, session: SessionId, now_ns: u64) {
-        self.leave(session, now_ns);
-        if let Some(group) = self.by_name.get_mut(&name) {
-            group.members.insert(session);
-            group.empty_ns = None;
-            self.of_session.insert(session, name);
-        }
-    }
-
-    /// A session is over, or in another group.
-    pub(crate) fn leave(&mut self, session: SessionId, now_ns: u64) {
-        let name = self.of_session.remove(&session);
-        if let Some(group) = name.and_then(|name| self.by_name.get_mut(&name)) {
-            group.members.remove(&session);
-            group.due.remove(&session);
-            group.over.remove(&session);
-            if group.members.is_empty() {
-                group.empty_ns = Some(now_ns);
-            }
-        }
-    }
-
-    /// A group is another edge's, or over. Returns the sessions that it had.
-    pub(crate) fn end(&mut self, name: GroupId) -> Vec<SessionId> {
-        let Some(group) = self.by_name.remove(&name) else { return Vec::new() };
-        for member in &group.members {
-            self.of_session.remove(member);
-        }
-        group.members.into_iter().collect()
-    }
-
-    /// A number for a question.
-    pub(crate) fn tag(&mut self) -> u64 {
-        self.tags += 1;
-        self.tags
-    }
-
-    /// The claim that a group needs now, if it needs one. `opener` gives a number that makes a generation unique.
-    pub(crate) fn next_claim(
-        &mut self,
-        now_ns: u64,
-        name: GroupId,
-        edge: &str,
-        opener: impl FnOnce() -> u64,
-    ) -> Option<GroupClaim> {
-        let tags = &mut self.tags;
-        let numbers = || {
-            *tags += 1;
-            (*tags, opener())
-        };
-        let group = self.by_name.get_mut(&name)?;
-        let (of_slot, (tag, from, to)) = (group.is_slot, group.next_claim(now_ns, edge, numbers)?);
-        Some(GroupClaim { tag, group: name, of_slot, from, to })
-    }
-
-    /// The group that waits for the answer with this tag.
-    pub(crate) fn of_tag(&self, tag: u64) -> Option<GroupId> {
-        let waits = |group: &Group| group.asked.as_ref().is_some_and(|asked| asked.has_tag(tag));
-        self.by_name.iter().find(|(_, group)| waits(group)).map(|(name, _)| *name)
-    }
-
-    /// Groups of which an epoch is to end.
-    pub(crate) fn ending(&self, now_ns: u64) -> Vec<GroupId> {
-        let ends = |group: &Group| group.epoch_ends_ns().is_some_and(|ends_ns| now_ns >= ends_ns);
-        self.by_name.iter().filter(|(_, group)| ends(group)).map(|(name, _)| *name).collect()
-    }
-
-    /// Groups of which all members are being copied.
-    pub(crate) fn copied_together(&self) -> Vec<GroupId> {
-        let is_it = |group: &Group| group.snapshot.is_under_way();
-        self.by_name.iter().filter(|(_, group)| is_it(group)).map(|(name, _)| *name).collect()
-    }
-
-    /// When something is due.
-    pub(crate) fn due_ns(&self, confirm_ns: u64) -> Option<u64> {
-        self.by_name.values().filter_map(|group| group.due_ns(confirm_ns)).min()
-    }
-
-    /// Checks I51 of docs/protocol.md, as far as it concerns the groups alone.
-    pub(crate) fn invariants(&self) -> Result<(), BrokenInvariant> {
-        for (session, name) in &self.of_session {
-            holds!("I51", self.by_name.get(name).is_some_and(|group| group.members.contains(session)));
-        }
-        for group in self.by_name.values() {
-            holds!("I51", group.due.is_subset(&group.members) && group.over.is_subset(&group.members));
-            holds!("I51", group.is_slot == group.version.is_some());
-            holds!("I51", group.members.is_empty() == group.empty_ns.is_some());
-            holds!(
-                "I51",
-                group.confirmed <= group.number && group.ended.iter().all(|it| it.number > group.confirmed)
-            );
-            holds!("I51", group.target.is_some() || (group.switch.is_none() && group.ended.is_empty()));
-        }
-        Ok(())
     }
 }
 

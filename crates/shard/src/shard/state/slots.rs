@@ -224,6 +224,8 @@ pub(crate) struct Slots {
     of_group: BTreeMap<GroupId, SlotName>,
     /// Those that are being taken or given back.
     changing: BTreeSet<SlotName>,
+    /// Groups whose slots have changed since this was asked.
+    changed: Vec<GroupId>,
     /// Those that can be forgotten, with the time of the answer.
     forgettable: BTreeSet<(Option<u64>, SlotName)>,
 }
@@ -238,11 +240,17 @@ impl Slots {
         self.change(slot, |slots| slots.entry(slot).or_insert_with(fresh).look(now_ns, slot))
     }
 
+    /// Groups whose slots have changed since the last time.
+    pub(crate) fn take_changed(&mut self) -> Vec<GroupId> {
+        core::mem::take(&mut self.changed)
+    }
+
     /// Changes a slot, and the tables that must agree with it.
     fn change<T>(&mut self, slot: SlotName, call: impl FnOnce(&mut BTreeMap<SlotName, SlotState>) -> T) -> T {
         if let Some(it) = self.by_name.get(&slot) {
             for (group, _) in it.groups() {
                 self.of_group.remove(&group);
+                self.changed.push(group);
             }
             self.changing.remove(&slot);
             if let Some(at_ns) = it.forgettable_since() {
@@ -251,6 +259,7 @@ impl Slots {
         }
         let result = call(&mut self.by_name);
         if let Some(it) = self.by_name.get(&slot) {
+            self.changed.extend(it.groups().into_iter().map(|(group, _)| group));
             self.of_group.extend(it.groups().into_iter().map(|(group, _)| (group, slot)));
             self.changing.extend(Some(slot).filter(|_| it.is_changing()));
             self.forgettable.extend(it.forgettable_since().map(|at_ns| (at_ns, slot)));
@@ -288,6 +297,7 @@ impl Slots {
     /// A claim of a group is won: if it is that of a slot which is being taken or given back, this is to be sent.
     pub(crate) fn group_claimed(&mut self, group: GroupId) -> Option<SlotQuery> {
         let slot = *self.of_group.get(&group)?;
+        self.changed.push(group);
         let it = self.by_name.get_mut(&slot)?;
         match it {
             SlotState::Taking { taker, asked: asked @ None, .. } if taker.record.group == group => {
