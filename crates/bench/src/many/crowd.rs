@@ -6,7 +6,7 @@
 //! The cell sends each message to all clients, in one order. A speaker numbers its messages, so every client notices one that is missing,
 //! or that comes twice.
 
-use super::redis::{self, Publisher};
+use super::redis::{self, Channel, Publisher};
 use crate::{cpu, peer};
 use anyhow::Context;
 use mio::net::TcpStream;
@@ -102,13 +102,17 @@ impl Crowd {
     }
 
     /// Subscribes so many clients to a channel of Redis, of which so many speak.
-    pub(super) fn subscribe(address: SocketAddr, count: usize, speakers: usize) -> anyhow::Result<Self> {
+    pub(super) fn subscribe(
+        address: SocketAddr,
+        channel: &Channel,
+        (count, speakers): (usize, usize),
+    ) -> anyhow::Result<Self> {
         let mut crowd = Self { around: redis::AROUND, ..Self::new()? };
         for _ in 0..count {
-            crowd.enter(redis::subscribe(address)?, count)?;
+            crowd.enter(redis::subscribe(address, channel)?, count)?;
         }
         for _ in 0..speakers.min(count) {
-            crowd.publishers.push(Publisher::connect(address)?);
+            crowd.publishers.push(Publisher::connect(address, channel)?);
         }
         Ok(crowd)
     }

@@ -20,7 +20,7 @@ use crate::{Plan, progress, standby};
 use anyhow::Context;
 use crowd::{Crowd, Heard};
 use marram_cluster::{AgentSide, TestCluster, TestStore, free_address};
-use redis::Redis;
+use redis::{Channel, Redis};
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -177,7 +177,8 @@ impl Scene {
                 |address: &SocketAddr| Crowd::join(*address, *count).with_context(|| cluster.logs.tail(20));
             let mut of_count = listens.iter().map(join).collect::<anyhow::Result<Vec<_>>>()?;
             if let Some(redis) = &redis {
-                of_count.push(Crowd::subscribe(redis.address, *count, SPEAKERS)?);
+                let channel = Channel::of(crowds.len());
+                of_count.push(Crowd::subscribe(redis.address, &channel, (*count, SPEAKERS))?);
             }
             crowds.push(of_count);
         }

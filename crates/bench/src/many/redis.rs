@@ -1,8 +1,9 @@
-//! A Redis server, and clients of one channel of it: publish and subscribe, which keeps nothing.
+//! A Redis server, and clients of its channels: publish and subscribe, which keeps nothing. Each crowd has a channel of its own: on one
+//! channel all of them would hear what one crowd says.
 //!
 //! ```text
-//! said:   *3 $7 PUBLISH $3 hub $64 message        answered with the number of subscribers, an integer
-//! heard:  *3 $7 message $3 hub $64 message        a line each
+//! said:   *3 $7 PUBLISH $3 001 $64 message        answered with the number of subscribers, an integer
+//! heard:  *3 $7 message $3 001 $64 message        a line each
 //! ```
 
 use super::crowd::SIZE;
@@ -17,12 +18,23 @@ use std::time::{Duration, Instant};
 
 /// How long the server may take until it listens, and answers.
 const PATIENCE: Duration = Duration::from_secs(10);
-const HEARD: &[u8] = b"*3\r\n$7\r\nmessage\r\n$3\r\nhub\r\n$64\r\n";
-const SAID: &[u8] = b"*3\r\n$7\r\nPUBLISH\r\n$3\r\nhub\r\n$64\r\n";
+/// With the name of a channel that there is not.
+const HEARD: &[u8] = b"*3\r\n$7\r\nmessage\r\n$3\r\n000\r\n$64\r\n";
 const END: &[u8] = b"\r\n";
 /// Bytes before and behind a message that a subscriber hears.
 pub(super) const AROUND: [usize; 2] = [HEARD.len(), END.len()];
 const _: () = assert!(SIZE == 64, "the lines say how long a message is");
+
+/// The name of a channel: three bytes, as the lines say.
+#[derive(Clone)]
+pub(super) struct Channel(String);
+
+impl Channel {
+    /// The channel of this crowd, of which there are less than a thousand.
+    pub(super) fn of(crowd: usize) -> Self {
+        Self(format!("{:03}", crowd + 1))
+    }
+}
 
 /// A running server, which keeps nothing and cuts off no subscriber.
 pub(super) struct Redis {
@@ -59,39 +71,44 @@ impl Redis {
 }
 
 /// A connection that has subscribed.
-pub(super) fn subscribe(address: SocketAddr) -> anyhow::Result<TcpStream> {
+pub(super) fn subscribe(address: SocketAddr, channel: &Channel) -> anyhow::Result<TcpStream> {
     let mut stream = peer::connect(address)?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    stream.write_all(b"*2\r\n$9\r\nSUBSCRIBE\r\n$3\r\nhub\r\n")?;
-    let expected = b"*3\r\n$9\r\nsubscribe\r\n$3\r\nhub\r\n:1\r\n";
-    let mut answer = [0; 37];
-    let answer = &mut answer[..expected.len()];
-    stream.read_exact(answer).context("redis does not answer")?;
-    anyhow::ensure!(*answer == *expected, "redis answers {:?}", String::from_utf8_lossy(answer));
+    let name = &channel.0;
+    stream.write_all(format!("*2\r\n$9\r\nSUBSCRIBE\r\n$3\r\n{name}\r\n").as_bytes())?;
+    let expected = format!("*3\r\n$9\r\nsubscribe\r\n$3\r\n{name}\r\n:1\r\n");
+    let mut answer = vec![0; expected.len()];
+    stream.read_exact(&mut answer).context("redis does not answer")?;
+    anyhow::ensure!(answer == expected.as_bytes(), "redis answers {:?}", String::from_utf8_lossy(&answer));
     Ok(stream)
 }
 
 /// A connection that speaks: one that has subscribed cannot.
-pub(super) struct Publisher(TcpStream);
+pub(super) struct Publisher {
+    stream: TcpStream,
+    /// What comes before each message.
+    before: Vec<u8>,
+}
 
 impl Publisher {
-    pub(super) fn connect(address: SocketAddr) -> anyhow::Result<Self> {
+    pub(super) fn connect(address: SocketAddr, channel: &Channel) -> anyhow::Result<Self> {
         let stream = peer::connect(address)?;
         stream.set_nonblocking(true)?;
-        Ok(Self(stream))
+        let before = format!("*3\r\n$7\r\nPUBLISH\r\n$3\r\n{}\r\n$64\r\n", channel.0).into_bytes();
+        Ok(Self { stream, before })
     }
 
     /// Says one message; the answers to those before are dropped. One message is under way: the socket has room for it.
     pub(super) fn say(&mut self, message: &[u8; SIZE]) -> anyhow::Result<()> {
         let mut answers = [0; 256];
         loop {
-            match self.0.read(&mut answers) {
+            match self.stream.read(&mut answers) {
                 Ok(0) => anyhow::bail!("redis has closed a connection"),
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error).context("a connection to redis broke"),
             }
         }
-        self.0.write_all(&[SAID, message, END].concat()).context("a publisher cannot send")
+        self.stream.write_all(&[&self.before, &message[..], END].concat()).context("a publisher cannot send")
     }
 }
