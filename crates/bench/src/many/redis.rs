@@ -26,7 +26,6 @@ pub(super) const AROUND: [usize; 2] = [HEARD.len(), END.len()];
 const _: () = assert!(SIZE == 64, "the lines say how long a message is");
 
 /// The name of a channel: three bytes, as the lines say.
-#[derive(Clone)]
 pub(super) struct Channel(String);
 
 impl Channel {

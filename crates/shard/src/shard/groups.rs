@@ -147,10 +147,8 @@ impl Shard {
     pub(super) fn groups_due(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
         let confirm_ns = self.confirm_ns();
         self.slots_due(now, out);
-        for name in self.slots.take_changed() {
-            // Whether its record stays may be another one now.
-            let _ = self.groups.get_mut(name);
-        }
+        // Whether the record of a group stays, its slot says.
+        self.groups.look_again(self.slots.take_changed());
         for name in self.groups.take_due(now.mono_ns) {
             let Some(group) = self.groups.looked_at(name) else { continue };
             group.stays = group.is_slot && self.slots.keeps(name);

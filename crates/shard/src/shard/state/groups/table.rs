@@ -46,6 +46,13 @@ impl Groups {
         Some(group)
     }
 
+    /// Something that is not here has changed for these: they are looked at next, if they are here.
+    pub(crate) fn look_again(&mut self, names: Vec<GroupId>) {
+        for name in names {
+            self.get_mut(name);
+        }
+    }
+
     /// For the look at it, which is under way.
     pub(crate) fn looked_at(&mut self, name: GroupId) -> Option<&mut Group> {
         self.by_name.get_mut(&name)
