@@ -642,9 +642,11 @@ record! {
         session: SessionId,
         /// Where it should move.
         to: Destination,
+        /// Whether it stays, and its backup was to move there.
+        backup: bool,
         /// Milliseconds since the move was asked for.
         ms: u64,
-        /// Why the session stays; empty if it has left.
+        /// Why the session stays, or its backup; empty if it has left.
         why: String,
     }
 }

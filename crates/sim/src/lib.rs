@@ -44,6 +44,12 @@ use plan::Plan;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use watch::Watch;
 
+/// Whether operators move the backups of sessions in this seed.
+#[must_use]
+pub fn moves_backups(seed: u64) -> bool {
+    Plan::of(seed).moves_backups()
+}
+
 /// Runs one seed. A panic of a machine counts as a violation.
 ///
 /// `verbose` keeps the events as text, which takes more time than the simulation itself and changes

@@ -43,6 +43,7 @@ const USAGE: &str =
   --from --count     so many seeds from that one on
   --seeds            these seeds
   --halls            of --from and --seeds: the same seeds with a hall, which have numbers of their own
+  --backups          of --from: only seeds in which operators move the backups of sessions; --count is how many of these
   --first            stop at the first failure
   --verbose          of one seed, all events; of many, what each failed seed did last
   --wasm             with the Wasm machine beside the fake (feature `wasm`)
@@ -56,6 +57,7 @@ struct Arguments {
     count: Option<u64>,
     seeds: Vec<u64>,
     halls: bool,
+    backups: bool,
     first: bool,
     verbose: bool,
     mutants: bool,
@@ -99,6 +101,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
                     seeds.split(',').map(|seed| number(Some(seed.into()))).collect::<Result<_, _>>()?;
             }
             "--halls" => arguments.halls = true,
+            "--backups" => arguments.backups = true,
             "--first" => arguments.first = true,
             "--verbose" => arguments.verbose = true,
             #[cfg(feature = "wasm")]
@@ -139,6 +142,11 @@ fn show(seed: u64, verbose: bool) -> bool {
 
 /// The seeds that were asked for: a list, a range, or the saved ones and fresh ones. With the number of fresh ones of all kinds.
 fn chosen(arguments: &Arguments) -> (Vec<u64>, u64) {
+    if arguments.backups {
+        let count = usize::try_from(arguments.count.unwrap_or(1_000)).unwrap_or(usize::MAX);
+        let from = arguments.from.unwrap_or(0)..HALLS_FROM;
+        return (from.filter(|seed| marram_sim::moves_backups(*seed)).take(count).collect(), 0);
+    }
     let base = if arguments.halls { HALLS_FROM } else { 0 };
     if !arguments.seeds.is_empty() {
         return (arguments.seeds.iter().map(|seed| base.saturating_add(*seed)).collect(), 0);

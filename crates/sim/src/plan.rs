@@ -364,6 +364,9 @@ impl Plan {
             plan.server_down = 1;
         }
         epochs::prepare(&mut plan);
+        if scenario.is_none() {
+            epochs::move_backups(&mut plan);
+        }
         if let Some(scenario) = scenario {
             scenario.prepare(&mut plan);
         }

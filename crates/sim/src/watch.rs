@@ -435,6 +435,7 @@ impl Watch {
     pub(crate) fn sent_to_keeper(&mut self, wire: usize, position: ShardPosition, frame: &Frame) {
         match frame {
             Frame::Keep(keep) if keep.moves => self.see(Moment::MoveFed, Some(position)),
+            Frame::JoinGroup(_) => self.see(Moment::NextGroup, Some(position)),
             Frame::HandOver(_) => {
                 self.count_if(Rare::HandedOver, true);
                 self.see(Moment::HandedOver, Some(position));

@@ -63,6 +63,8 @@ pub(super) struct Epochs {
     forgot_to: u64,
     /// Whether no entry begins, since all sessions of the group are to be copied at one moment.
     pub(super) is_halted: bool,
+    /// Whether the session is about to change its group: what the backup confirms releases nothing (see [`super::changes`]).
+    pub(super) is_changing: bool,
 }
 
 impl Epochs {
@@ -71,7 +73,7 @@ impl Epochs {
     }
 
     /// What was in epochs that had ended is in none: the backup that was to confirm them is gone.
-    fn begin_again(&mut self) {
+    pub(super) fn begin_again(&mut self) {
         self.ended.clear();
         self.stored = None;
         (self.is_due, self.is_told) = (true, false);
@@ -113,7 +115,7 @@ impl Owner {
         out: &mut Vec<OwnerEffect>,
     ) {
         self.epochs.group = Some(group);
-        self.epochs.is_halted = false;
+        (self.epochs.is_halted, self.epochs.is_changing) = (false, false);
         self.release_as(now, release, out);
         self.release_stored(now, out);
     }
@@ -188,6 +190,9 @@ impl Owner {
 
     /// The backup has this epoch, and every earlier one.
     pub fn epoch_confirmed(&mut self, now: Now, number: u64, out: &mut Vec<OwnerEffect>) {
+        if self.epochs.is_changing {
+            return;
+        }
         if let Some(ended) = self.epochs.take_confirmed(number) {
             self.kept(now, ended.generation, &ended.at, out);
         }

@@ -178,6 +178,10 @@ impl Owner {
                 self.runner.carry_clock(now, hand_over.session_ns);
                 self.follow_on(now, out);
             }
+            Frame::JoinGroup(join) => {
+                self.epochs.fed_by = Some(join.group);
+                follow.becomes_backup();
+            }
             _ => return standby_error(Code::Protocol, "a frame is not allowed in a feed"),
         }
         Ok(())

@@ -178,6 +178,13 @@ impl Follow {
         self.channel = Some(keep.channel);
     }
 
+    /// It is a backup from now on.
+    pub(super) fn becomes_backup(&mut self) {
+        if !self.hot && self.holding == Holding::Nothing {
+            self.holding = Holding::Holds;
+        }
+    }
+
     /// Whether what it is still fed is of no use: it goes on from what it has.
     pub(super) fn is_closed(&self) -> bool {
         self.holding == Holding::Claimed

@@ -25,6 +25,7 @@
 mod about;
 mod apart;
 mod boundary;
+mod changes;
 mod checkpoint;
 mod checkpoint_header;
 mod checkpointer;
@@ -484,7 +485,23 @@ impl Owner {
         feed: Feed,
         out: &mut Vec<OwnerEffect>,
     ) {
-        self.replicas.add(keeper, channel, feed);
+        self.replicas.add(keeper, channel, feed, false);
+        self.replica_added(out);
+    }
+
+    /// The same of a keeper that is to be the next backup of the session: nothing waits for it before.
+    pub fn add_next_backup(
+        &mut self,
+        keeper: KeeperId,
+        channel: Channel,
+        feed: Feed,
+        out: &mut Vec<OwnerEffect>,
+    ) {
+        self.replicas.add(keeper, channel, feed, true);
+        self.replica_added(out);
+    }
+
+    fn replica_added(&mut self, out: &mut Vec<OwnerEffect>) {
         if !self.state.is_opened && self.log.end() == 0 {
             let keep = self.keep_frame();
             self.replicas.start_with_session(&keep, out);

@@ -122,6 +122,8 @@ struct ReplicaStream {
     keeper: KeeperId,
     channel: Channel,
     feed: Feed,
+    /// Whether it is fed beside the backup, and is to be the next one.
+    is_next: bool,
     /// Whether entries are sent; otherwise it waits for the next full checkpoint.
     streaming: bool,
     /// The log offset from which on they are.
@@ -211,9 +213,14 @@ impl ReplicaStream {
         last
     }
 
+    /// Whether outputs wait for it now.
+    fn is_backup(&self) -> bool {
+        self.feed.is_backup() && !self.is_next
+    }
+
     /// Whether the session waits for it, instead of doing without it: outputs wait for it, or it is about to take the session over.
     fn is_needed(&self) -> bool {
-        self.feed.is_backup() || self.handed_over.is_some()
+        self.is_backup() || self.handed_over.is_some()
     }
 
     /// Whether it is needed, and so far behind that the cell waits.
@@ -249,11 +256,12 @@ impl Replicas {
     }
 
     /// Adds a keeper, which waits for a full checkpoint to begin with.
-    pub(super) fn add(&mut self, keeper: KeeperId, channel: Channel, feed: Feed) {
+    pub(super) fn add(&mut self, keeper: KeeperId, channel: Channel, feed: Feed, is_next: bool) {
         self.streams.push(ReplicaStream {
             keeper,
             channel,
             feed,
+            is_next,
             streaming: false,
             begins_at: 0,
             handed_over: None,
@@ -262,7 +270,7 @@ impl Replicas {
             ready: false,
             transfers: VecDeque::new(),
             in_flight: 0,
-            allowed: if feed == Feed::Moved { 0 } else { u64::MAX },
+            allowed: if feed == Feed::Moved || is_next { 0 } else { u64::MAX },
             behind: 0,
             unreplayed: 0,
             unreplayed_min: 0,
@@ -349,19 +357,47 @@ impl Replicas {
 
     /// The backup, if there is one: whether it has all that it begins with, so that it can confirm epochs.
     pub(super) fn backup(&self) -> Option<bool> {
-        let backup = self.streams.iter().find(|stream| stream.feed.is_backup())?;
+        let backup = self.streams.iter().find(|stream| stream.is_backup())?;
         Some(backup.streaming && backup.ready)
+    }
+
+    /// Whether this keeper has all that it begins with as a backup, and is not far behind.
+    pub(super) fn is_able(&self, keeper: KeeperId) -> bool {
+        let is_it = |stream: &&ReplicaStream| stream.keeper == keeper && stream.feed.is_backup();
+        let stream = self.streams.iter().find(is_it);
+        stream.is_some_and(|it| it.streaming && it.ready && it.behind <= FEED_WINDOW / 4)
+    }
+
+    /// The channel of a keeper that is sent entries.
+    pub(super) fn streaming_on(&self, keeper: KeeperId) -> Option<Channel> {
+        let stream = self.streams.iter().find(|stream| stream.keeper == keeper && stream.streaming);
+        stream.map(|stream| stream.channel)
+    }
+
+    /// This keeper is the backup from now on. The one before is removed by the caller.
+    pub(super) fn change_backup(&mut self, keeper: KeeperId) {
+        for stream in &mut self.streams {
+            if stream.keeper == keeper {
+                (stream.is_next, stream.allowed) = (false, u64::MAX);
+            }
+        }
+    }
+
+    /// What the backup is fed that holds it. One that is to be the next backup gets the log.
+    fn pages(&self) -> impl Iterator<Item = &PageFeed> {
+        self.streams.iter().filter(|stream| !stream.is_next).filter_map(|stream| stream.pages.as_deref())
     }
 
     /// What is fed to a warm backup, beside the checkpoint with which it begins.
     pub(super) fn page_feed_mut(&mut self) -> Option<&mut PageFeed> {
-        let ready = |stream: &&mut ReplicaStream| stream.streaming && stream.ready;
+        let ready = |stream: &&mut ReplicaStream| stream.streaming && stream.ready && !stream.is_next;
         self.streams.iter_mut().filter(ready).find_map(|stream| stream.pages.as_deref_mut())
     }
 
     /// The warm backup.
     pub(super) fn backup_keeper(&self) -> Option<KeeperId> {
-        self.streams.iter().find(|stream| stream.pages.is_some()).map(|stream| stream.keeper)
+        let is_it = |stream: &&ReplicaStream| stream.pages.is_some() && !stream.is_next;
+        self.streams.iter().find(is_it).map(|stream| stream.keeper)
     }
 
     /// As [`Self::page_feed_mut`], of this keeper, ready or not.
@@ -371,18 +407,19 @@ impl Replicas {
 
     /// Whether a warm backup gets pages now, and not the log.
     pub(super) fn sends_pages(&self) -> bool {
-        self.streams.iter().filter_map(|stream| stream.pages.as_ref()).any(|pages| pages.waits())
+        self.pages().any(PageFeed::waits)
     }
 
     /// The last checkpoint that a warm backup has stored, once.
     pub(super) fn take_stored(&mut self) -> Option<u32> {
-        let mut backups = self.streams.iter_mut().filter(|stream| stream.pages.is_some());
+        let mut backups = self.streams.iter_mut().filter(|stream| stream.pages.is_some() && !stream.is_next);
         backups.find_map(|stream| stream.stored.take())
     }
 
     /// Sends a warm backup the entries that waited. False if there are none.
     pub(super) fn send_waiting(&mut self, out: &mut Vec<OwnerEffect>) -> bool {
-        let Some(stream) = self.streams.iter_mut().find(|stream| stream.pages.is_some()) else {
+        let is_it = |stream: &&mut ReplicaStream| stream.pages.is_some() && !stream.is_next;
+        let Some(stream) = self.streams.iter_mut().find(is_it) else {
             return false;
         };
         let waiting = stream.pages.as_mut().map(|pages| pages.leave_pages()).unwrap_or_default();
@@ -397,7 +434,7 @@ impl Replicas {
 
     /// Bytes of entries that wait.
     pub(super) fn held_bytes(&self) -> u64 {
-        self.streams.iter().filter_map(|stream| stream.pages.as_ref()).map(|pages| pages.held_bytes()).sum()
+        self.pages().map(PageFeed::held_bytes).sum()
     }
 
     /// These ends were told to forget messages of this charge.
@@ -428,7 +465,7 @@ impl Replicas {
 
     /// Whether this keeper is the backup.
     pub(super) fn is_backup(&self, keeper: KeeperId) -> bool {
-        self.streams.iter().any(|stream| stream.keeper == keeper && stream.feed.is_backup())
+        self.streams.iter().any(|stream| stream.keeper == keeper && stream.is_backup())
     }
 
     /// Whether a keeper takes the session over, or does so when a handler has ended: one other than the backup, or any if `stops`.
@@ -582,7 +619,7 @@ impl Replicas {
     pub(super) fn awaited(&self) -> Awaited {
         let mut waiting = self.streams.iter().filter(|stream| !stream.streaming).peekable();
         let pages_are_due = |stream: &ReplicaStream| {
-            stream.ready && stream.pages.as_ref().is_some_and(|pages| pages.is_due())
+            stream.ready && !stream.is_next && stream.pages.as_ref().is_some_and(|pages| pages.is_due())
         };
         if waiting.peek().is_none() {
             let is_due = self.streams.iter().any(pages_are_due);
@@ -601,7 +638,7 @@ impl Replicas {
             (stream.streaming, stream.base, stream.begins_at) = (true, base, keep.log_offset);
             let (channel, feed) = (stream.channel, stream.feed);
             let (hot, moves) = (feed.is_replayed(), feed == Feed::Moved);
-            let group = keep.group.filter(|_| feed.is_backup());
+            let group = keep.group.filter(|_| stream.is_backup());
             if let Some(pages) = &mut stream.pages {
                 pages.begin();
             }
@@ -673,7 +710,8 @@ impl Replicas {
     ) {
         for at in (0..self.streams.len()).rev() {
             let stream = &mut self.streams[at];
-            let wanted = stream.streaming && (!stream.feed.is_replayed() || stream.base == Some(meta.number));
+            let follows = !stream.feed.is_replayed() && !stream.is_next;
+            let wanted = stream.streaming && (follows || stream.base == Some(meta.number));
             if !wanted {
                 continue;
             }

@@ -13,6 +13,8 @@ record! {
         replace: bool,
         /// Whether it is begun also if no edge is known that could stand by for the session afterwards, though its app asks for that.
         force: bool,
+        /// Whether the sessions stay, and their backup moves there.
+        backup: bool,
     }
 }
 
@@ -20,7 +22,7 @@ impl MoveWish {
     /// A move there, of sessions that are not being moved.
     #[must_use]
     pub fn to(to: Destination) -> Self {
-        Self { to, replace: false, force: false }
+        Self { to, replace: false, force: false, backup: false }
     }
 }
 

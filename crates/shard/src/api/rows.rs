@@ -132,6 +132,8 @@ record! {
     MoveRow {
         /// Where it moves.
         to: Destination,
+        /// Whether the session stays, and its backup moves there.
+        backup: bool,
         /// How far it is.
         stage: MoveStage,
         /// Bytes of the cell's state that were sent to the edge, and all of them; none before they are known and after they were sent.

@@ -32,6 +32,7 @@ impl Shard {
         let (cells, others): (Vec<_>, Vec<_>) =
             self.sessions.ids().into_iter().partition(|id| self.is_shared_cell(*id));
         for id in cells.into_iter().chain(others) {
+            self.give_up_change(now, id, "the edge is shutting down", out);
             self.move_out(now, id);
         }
     }

@@ -166,6 +166,7 @@ impl Shard {
             self.end_unused_cells(now, name, out);
             self.switch_if_ready(now, name, out);
             self.retell_group(now, name, out);
+            self.changes_due(now, name, out);
             self.claim_group(now, name, out);
             self.groups.rest(name, confirm_ns);
         }
@@ -417,6 +418,9 @@ impl Shard {
         let Some(target) = group.target.clone() else { return };
         group.lose_target(now.mono_ns);
         let members: Vec<SessionId> = group.members().collect();
+        for id in members.iter().copied() {
+            self.give_up_change(now, id, "the session's backup was lost meanwhile", out);
+        }
         let text = format!("{} sessions have lost their backup `{}`: {why}", members.len(), target.edge);
         note(NoteLevel::Info, None, text, out);
         self.retell_group(now, name, out);
@@ -490,6 +494,7 @@ impl Shard {
     /// A session is over here.
     pub(super) fn leave_groups(&mut self, now: Now, id: SessionId) {
         self.groups_idle.extend(self.groups.of_session(id));
+        self.groups.await_no_more(id);
         self.groups.leave(id, now.mono_ns);
         self.backups.leave(id);
     }
@@ -669,6 +674,7 @@ impl Shard {
         if backup.is_none_or(|placed| placed.id != keeper) {
             return;
         }
+        self.give_up_change(now, id, "an end reaches only the backup, which takes the session over", out);
         self.with_owner(now, id, out, |owner, effects| {
             owner.hand_over(now, keeper, effects);
         });

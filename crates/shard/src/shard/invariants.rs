@@ -75,9 +75,9 @@ impl Shard {
         for (id, placed) in &placed {
             let moving = self.sessions.get(*id).and_then(|session| session.moving.as_deref());
             let moves_there = moving.is_some_and(|moving| moving.keeper() == Some(placed.id));
-            // A backup stays what it is while a session moves there.
+            // A backup stays what it is while a session moves there, or changes its group.
             let is_taken = moves_there && placed.feed.is_backup();
-            holds!("I47", (placed.feed == Feed::Moved) == moves_there || is_taken);
+            holds!("I47", (placed.feed == Feed::Moved || placed.is_next) == moves_there || is_taken);
         }
         holds!("I36", placed.iter().all(|(_, placed)| role(placed.at.0) == Some(&placed.role)));
         let recalls = (self.recalls.asked(), self.recalls.owed());

@@ -18,7 +18,7 @@ use marram_session::{
     trace,
 };
 use marram_wire::{
-    frame::{Backup, Code, Frame, Keeper, Sender},
+    frame::{Backup, Channel, Code, Frame, Keeper, Sender},
     id::SessionId,
     seal::{self, KeeperKey},
 };
@@ -172,13 +172,36 @@ impl Shard {
         (wire, role, feed): (ShardWireId, Role, Feed),
         out: &mut Vec<ShardOutput>,
     ) -> Option<KeeperId> {
+        let (keeper, channel) = self.add_placed(id, (wire, role, feed), false)?;
+        self.with_owner(now, id, out, |owner, effects| owner.add_replica(keeper, channel, feed, effects));
+        Some(keeper)
+    }
+
+    /// Makes an edge keep a session beside its backup, to be the next one. None if its wire is gone.
+    pub(super) fn place_next(
+        &mut self,
+        now: Now,
+        id: SessionId,
+        (wire, role, feed): (ShardWireId, Role, Feed),
+        out: &mut Vec<ShardOutput>,
+    ) -> Option<KeeperId> {
+        let (keeper, channel) = self.add_placed(id, (wire, role, feed), true)?;
+        self.with_owner(now, id, out, |owner, effects| owner.add_next_backup(keeper, channel, feed, effects));
+        Some(keeper)
+    }
+
+    fn add_placed(
+        &mut self,
+        id: SessionId,
+        (wire, role, feed): (ShardWireId, Role, Feed),
+        is_next: bool,
+    ) -> Option<(KeeperId, Channel)> {
         let session = self.sessions.get_mut(id)?;
         // The channel is the keeper's only name for the feed: it is new on its wire.
         let channel = self.wires.open(wire)?;
         let keeper = self.keepers.place((wire, channel), id);
-        session.placing.add(Placed { id: keeper, at: (wire, channel), role, feed });
-        self.with_owner(now, id, out, |owner, effects| owner.add_replica(keeper, channel, feed, effects));
-        Some(keeper)
+        session.placing.add(Placed { id: keeper, at: (wire, channel), role, feed, is_next });
+        Some((keeper, channel))
     }
 
     /// A log has been chosen, or the session continues: add missing keepers.
@@ -205,7 +228,7 @@ impl Shard {
     }
 
     /// Tells the ends which edge stands by, once it could take over.
-    fn tell_standby(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
+    pub(super) fn tell_standby(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get(id) else { return };
         let standby = session.placing.standby(&session.owner);
         self.with_owner(now, id, out, |owner, effects| {
@@ -240,7 +263,11 @@ impl Shard {
             }
             _ => {}
         }
-        let group = if let Frame::Keep(keep) = &frame { keep.group } else { None };
+        let group = match &frame {
+            Frame::Keep(keep) => keep.group,
+            Frame::JoinGroup(join) => Some(join.group),
+            _ => None,
+        };
         out.push(ShardOutput::Send { wire: at.0, frame });
         // A backup that has no session of a group forgets what it was told of its claim.
         let generation = group.and_then(|name| self.groups.get(name)?.announced());

@@ -1,6 +1,7 @@
 //! One shard: wires from agents, and the owners of its sessions. It does no I/O.
 
 mod cell_moves;
+mod changes;
 mod clients;
 mod drain;
 mod edges;
@@ -423,12 +424,7 @@ impl Shard {
             if is_over(session.move_until_ns()) && !self.cell_not_taken(now, id, out) {
                 let session = self.sessions.get(id);
                 let moving = session.and_then(|session| session.moving.as_deref());
-                let why = if moving.is_some_and(|moving| moving.is_handed_over()) {
-                    "the edge did not take the session over in time"
-                } else {
-                    "it did not come to an end in time: the session changes faster than its state can be sent or its log replayed, or its \
-                     ends cannot keep another full checkpoint"
-                };
+                let why = moving.map_or("", |moving| moving.why_late());
                 self.give_up_move(now, id, why, out);
             }
             let Some(session) = self.sessions.get(id) else { continue };

@@ -36,23 +36,23 @@ impl Shard {
         let found = self.sessions.get(id).is_some_and(|session| !session.is_following());
         let why = if found { self.check_move(id, &wish).err() } else { None };
         if found && why.is_none() {
-            self.wait_to_move(now, id, wish.to, out);
+            self.wait_to_move(now, id, wish, out);
         }
         let why = why.unwrap_or_default();
         out.push(ShardOutput::Control(FromShard::MoveAnswer(MoveAnswer { tag, found, why })));
     }
 
     /// Moves a session. A move of it to another edge ends, and one to the same edge goes on.
-    fn wait_to_move(&mut self, now: Now, id: SessionId, to: Destination, out: &mut Vec<ShardOutput>) {
+    fn wait_to_move(&mut self, now: Now, id: SessionId, wish: MoveWish, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         match session.moving.as_deref() {
             None => {
-                session.moving = Some(Move::new(to, now.mono_ns).into());
+                session.moving = Some(Move::wished(wish, now.mono_ns).into());
                 self.moves.wait(id);
             }
-            Some(moving) if moving.to == to => {}
+            Some(moving) if moving.is_as(&wish) => {}
             Some(moving) => {
-                let next = moving.replaced_by(to, self.drain.hands_over(), now.mono_ns);
+                let next = moving.replaced_by(wish, self.drain.hands_over(), now.mono_ns);
                 self.replace_move(now, id, next, out);
             }
         }
@@ -69,6 +69,7 @@ impl Shard {
         self.moves.over(id, None);
         self.moves.wait(id);
         self.sessions.rearm(now.mono_ns, id);
+        self.change_over(now, id, replaced.keeper(), out);
         self.moves_no_more(now, id, replaced.keeper(), out);
     }
 
@@ -78,11 +79,14 @@ impl Shard {
         let to = &wish.to;
         match self.sessions.get(id).and_then(|session| session.moving.as_deref()) {
             Some(moving) if !wish.replace => return Err(moves_already(moving)),
-            Some(moving) if moving.to == *to => return Ok(()),
+            Some(moving) if moving.is_as(wish) => return Ok(()),
             Some(moving) if moving.is_handed_over() => {
                 return Err(format!("the session is handed over to `{}` already", moving.to));
             }
             _ => {}
+        }
+        if wish.backup {
+            return self.can_move_backup(id, to);
         }
         self.can_move(id, to)?;
         if wish.force { Ok(()) } else { self.keeps_its_standby(id, to) }
@@ -158,7 +162,7 @@ impl Shard {
         }
     }
 
-    fn is_not_connected(&self, to: &Destination) -> String {
+    pub(super) fn is_not_connected(&self, to: &Destination) -> String {
         if to.edge == self.config.edge {
             return format!("the shard `{to}` is not connected to this one yet: try again");
         }
@@ -228,6 +232,9 @@ impl Shard {
         }
         let gone = || "the session ended".to_string();
         let session = self.sessions.get_mut(id).ok_or_else(gone)?;
+        if session.moving.as_deref().is_some_and(Move::is_of_backup) {
+            return self.begin_change(now, id, out);
+        }
         let to = session.moving.as_deref().map(|moving| moving.to.clone()).ok_or_else(gone)?;
         let (wire, role) = self
             .wires
@@ -292,6 +299,9 @@ impl Shard {
         let Some(session) = self.sessions.get_mut(id) else { return };
         let Some(moving) = session.moving.as_deref_mut() else { return };
         let Some(keeper) = moving.fed() else { return };
+        if moving.is_of_backup() {
+            return self.change_on(now, id, out);
+        }
         let mut effects = Vec::new();
         if session.owner.hand_over(now, keeper, &mut effects) {
             moving.hand_over(now.mono_ns, if is_cell { confirm_ns } else { HANDED_OVER_NS });
@@ -358,6 +368,7 @@ impl Shard {
     ) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         let Some(moving) = session.moving.take() else { return };
+        self.change_over(now, id, moving.keeper(), out);
         if !why.is_some_and(|why| self.moves_elsewhere(now, id, &moving, why, out)) {
             self.report_move(now, id, &moving, why, out);
             self.with_owner(now, id, out, |owner, effects| {
@@ -394,20 +405,24 @@ impl Shard {
         self.moves.over(id, moving.took_ns(now.mono_ns));
         let why = why.map(|why| moving.failure(why, now.mono_ns));
         let (to, ms) = (moving.to.clone(), now.mono_ns.saturating_sub(moving.asked_ns) / 1_000_000);
+        let (backup, what) =
+            (moving.is_of_backup(), if moving.is_of_backup() { "its backup is " } else { "" });
         let (level, text) = match &why {
             None => {
-                self.counters.moves += 1;
-                (NoteLevel::Info, format!("moved to `{to}` in {ms} ms"))
+                let count = if backup { &mut self.counters.backups_moved } else { &mut self.counters.moves };
+                *count += 1;
+                (NoteLevel::Info, format!("{what}moved to `{to}` in {ms} ms"))
             }
             Some(why) => {
                 let why = why.as_str();
                 self.counters.moves_failed += 1;
-                (NoteLevel::Warning, format!("not moved to `{to}`: {why}"))
+                (NoteLevel::Warning, format!("{what}not moved to `{to}`: {why}"))
             }
         };
         note(level, Some(id), text, out);
         let why = why.unwrap_or_default();
-        out.push(ShardOutput::Control(FromShard::MoveOver(MoveOver { session: id, to, ms, why })));
+        let over = MoveOver { session: id, to, backup, ms, why };
+        out.push(ShardOutput::Control(FromShard::MoveOver(over)));
     }
 
     /// Whether this shard can take a session over that another edge wants to hand to it: a move must fail before anything is

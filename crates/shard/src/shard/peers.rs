@@ -234,6 +234,9 @@ impl Shard {
                         if matches!(other, Frame::HandOver(_)) {
                             self.cell_handed_over(id);
                         }
+                        if let Frame::JoinGroup(join) = &other {
+                            self.backs(wire, join.group, id);
+                        }
                         self.with_owner(now, id, out, |owner, effects| owner.fed(now, other, effects));
                     }
                     false => trace!(SHARD, "ignores {name} of {id}: it is not fed here on wire {}", wire.0),

@@ -31,6 +31,7 @@ pub(super) struct Counters {
     moved: u64,
     pub(super) moves: u64,
     pub(super) moves_failed: u64,
+    pub(super) backups_moved: u64,
     pub(super) moves_replaced: u64,
     pub(super) move_bytes: u64,
     pub(super) moves_limited_us: u64,
@@ -284,6 +285,7 @@ impl Shard {
             count("move_bytes_total", self.counters.move_bytes),
             count("moves_total", self.counters.moves),
             count("moves_failed_total", self.counters.moves_failed),
+            count("backups_moved_total", self.counters.backups_moved),
             count("moves_replaced_total", self.counters.moves_replaced),
         ];
         counters.into_iter()

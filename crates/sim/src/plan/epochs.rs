@@ -52,6 +52,13 @@ impl Plan {
     }
 }
 
+impl Plan {
+    /// Whether operators move the backups of sessions.
+    pub(crate) fn moves_backups(&self) -> bool {
+        self.moves.iter().any(|fault| matches!(fault.kind, FaultKind::Move { backup: true, .. }))
+    }
+}
+
 /// An operator gives an edge other policies at this time, or takes back what one has given it.
 #[derive(Clone, Debug)]
 pub(crate) struct PolicyStep {
@@ -175,9 +182,63 @@ fn past_backup(plan: &mut Plan, random: &mut Random) {
     for _ in 0..random.between(2, 4) {
         let when = On { moment: Moment::Message, skip: random.between(5, 200), delay_ns: random.below(MS) };
         let by = random.between(1, 2);
-        let kind = FaultKind::Move { place: FaultTarget::Owner, by, cancel_ns: None, replaces: false };
+        let kind = FaultKind::Move {
+            place: FaultTarget::Owner,
+            by,
+            cancel_ns: None,
+            replaces: false,
+            backup: false,
+        };
         plan.moves.push(Fault { when, kind });
     }
+}
+
+/// In two fifths of the seeds with epochs and a third edge operators move the backups of running sessions, and in most of these something happens as
+/// soon as a next backup is told of its group.
+pub(super) fn move_backups(plan: &mut Plan) {
+    let mut random = Random::new(plan.seed, 211);
+    let random = &mut random;
+    let is_usual = plan.load == Load::Usual && !plan.short_linger && !plan.has_hall();
+    // Most of those in which sessions move stay as they are.
+    let percent = if plan.moves.is_empty() { 60 } else { 15 };
+    if !plan.has_epochs() || !is_usual || plan.shards.len() < 3 || !random.percent(percent) {
+        return;
+    }
+    let pace_ns = random.between(MS, 10 * MS);
+    talk(plan, random, 300, pace_ns);
+    let is_calm = random.percent(80);
+    if let Some(coordinator) = plan.witness.as_mut().filter(|_| is_calm) {
+        coordinator.away.clear();
+        coordinator.losses = None;
+    }
+    let step = |random: &mut Random| {
+        // Primaries need some time to find backups, and to claim their groups.
+        let delay_ns = random.magnitude(10 * MS, S);
+        let when = On { moment: Moment::Message, skip: random.between(5, 150), delay_ns };
+        let cancel_ns = random.percent(15).then(|| random.magnitude(10 * US, 10 * MS));
+        let (place, by) = (FaultTarget::Owner, random.between(1, 2));
+        Fault {
+            when,
+            kind: FaultKind::Move { place, by, cancel_ns, replaces: random.percent(20), backup: true },
+        }
+    };
+    if is_calm {
+        (plan.first, plan.faults) = (step(random), Vec::new());
+    }
+    plan.moves = (0..random.between(1, 6)).map(|_| step(random)).collect();
+    if !random.percent(65) {
+        return;
+    }
+    let places = [FaultTarget::Here, FaultTarget::Here, FaultTarget::MoveTarget, FaultTarget::Standby];
+    let (place, for_ns) = (random.pick(&places), random.magnitude(50 * MS, 1_500 * MS));
+    let delay_ns = if random.percent(30) { 0 } else { random.magnitude(US, 5 * MS) };
+    let kind = match random.below(100) {
+        0..50 => FaultKind::CrashEdge { place, loud: random.percent(70), for_ns },
+        50..70 => FaultKind::FreezeEdge { place, for_ns },
+        70..80 => FaultKind::Drain { place, for_ns: for_ns + S },
+        _ => FaultKind::CutWires { agent: random.index(plan.agents() + plan.shards.len()), place },
+    };
+    plan.moves.push(Fault { when: On { moment: Moment::NextGroup, skip: random.below(4), delay_ns }, kind });
 }
 
 /// The connection between primary and backup breaks while the coordinator is away, and a client's agent loses the primary: both claim

@@ -42,6 +42,8 @@ pub enum Moment {
     HandedOver,
     /// An owner announces a claim that names a backup after one that named none.
     NextBackup,
+    /// An owner tells its next backup in which group the session will be.
+    NextGroup,
     /// Everything was received in both directions.
     Finish,
     /// An end is ready to forget the session.
@@ -200,6 +202,8 @@ pub enum FaultKind {
         cancel_ns: Option<u64>,
         /// Whether it replaces moves that are under way.
         replaces: bool,
+        /// Whether the sessions stay, and their backups move there.
+        backup: bool,
     },
     /// The coordinator, which is the witness, is away.
     CoordinatorAway {

@@ -84,7 +84,13 @@ fn move_it(plan: &mut Plan) {
         return;
     }
     let others = plan.shards.len() as u64 - 1;
-    let to = |by, cancel_ns| FaultKind::Move { place: FaultTarget::Owner, by, cancel_ns, replaces: false };
+    let to = |by, cancel_ns| FaultKind::Move {
+        place: FaultTarget::Owner,
+        by,
+        cancel_ns,
+        replaces: false,
+        backup: false,
+    };
     for _ in 0..random.between(3, 6) {
         let delay_ns = if random.percent(30) { 0 } else { random.magnitude(MS, 3 * S) };
         let when = On { moment: Moment::Message, skip: random.below(40), delay_ns };

@@ -27,7 +27,7 @@ pub(super) fn draw(seed: u64, agents: usize) -> Vec<Fault<On>> {
     for _ in 0..random.between(1, 4) {
         let place = if random.percent(85) { FaultTarget::Here } else { FaultTarget::Owner };
         let cancel_ns = random.percent(15).then(|| random.magnitude(10 * US, 20 * MS));
-        let kind = FaultKind::Move { place, by: how_far(random), cancel_ns, replaces: false };
+        let kind = FaultKind::Move { place, by: how_far(random), cancel_ns, replaces: false, backup: false };
         moves.push(Fault { when: on(random, Moment::Message, 12), kind });
     }
     for _ in 0..random.below(3) {
@@ -48,7 +48,8 @@ fn replace(seed: u64, moves: &mut Vec<Fault<On>>) {
     }
     for _ in 0..random.between(1, 3) {
         let place = FaultTarget::Here;
-        let kind = FaultKind::Move { place, by: how_far(random), cancel_ns: None, replaces: true };
+        let kind =
+            FaultKind::Move { place, by: how_far(random), cancel_ns: None, replaces: true, backup: false };
         moves.push(Fault { when: on(random, Moment::MoveFed, 3), kind });
     }
 }
@@ -97,7 +98,8 @@ pub(super) fn witness(plan: &mut Plan) {
     }
     for _ in 0..random.between(1, 4) {
         let place = FaultTarget::Owner;
-        let kind = FaultKind::Move { place, by: how_far(random), cancel_ns: None, replaces: false };
+        let kind =
+            FaultKind::Move { place, by: how_far(random), cancel_ns: None, replaces: false, backup: false };
         // Edges need some time to find their coordinator.
         let when = On { delay_ns: random.magnitude(MS, 200 * MS), ..on(random, Moment::Message, 20) };
         plan.moves.push(Fault { when, kind });
@@ -129,6 +131,6 @@ fn fault(random: &mut Random, agents: usize) -> FaultKind {
         75..85 => FaultKind::CutWires { agent, place },
         85..93 => FaultKind::Silence { agent, place, up: true, down: random.percent(50), for_ns },
         // A second move of sessions that are being moved.
-        _ => FaultKind::Move { place, by: how_far(random), cancel_ns: None, replaces: false },
+        _ => FaultKind::Move { place, by: how_far(random), cancel_ns: None, replaces: false, backup: false },
     }
 }

@@ -274,12 +274,16 @@ pub enum Rare {
     NumberReused,
     /// The policies of an edge changed while sessions of it followed one.
     PolicyChanged,
+    /// A running session had another backup.
+    BackupMoved,
+    /// It was to have one, and kept the one that it had, or lost it meanwhile.
+    BackupNotMoved,
 }
 
 impl Rare {
     /// All rare states, in order. A state that is missing here has no place in `Counts`, and
     /// counting it would panic.
-    pub const ALL: [Self; 133] = [
+    pub const ALL: [Self; 135] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -413,6 +417,8 @@ impl Rare {
         Self::HallsInTurn,
         Self::NumberReused,
         Self::PolicyChanged,
+        Self::BackupMoved,
+        Self::BackupNotMoved,
     ];
 }
 

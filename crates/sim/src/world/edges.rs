@@ -423,7 +423,7 @@ impl World {
                 self.ask_control(edge, 0, RECORD_TAG, request);
             }
         }
-        if (MOVE_TAG..MOVE_TAG + 16).contains(&tag) {
+        if (MOVE_TAG..MOVE_TAG + 32).contains(&tag) {
             self.move_rows(edge, tag, &rows);
         }
         if tag == KILL_TAG

@@ -122,9 +122,9 @@ impl World {
                 let edge = self.place(place, here);
                 self.ask_to_kill(edge);
             }
-            FaultKind::Move { place, by, cancel_ns, replaces } => {
+            FaultKind::Move { place, by, cancel_ns, replaces, backup } => {
                 let edge = self.place(place, here);
-                self.ask_to_move(edge, by, cancel_ns, replaces);
+                self.ask_to_move(edge, by, cancel_ns, (replaces, backup));
             }
             FaultKind::CoordinatorAway { absence, for_ns } => self.store_away(absence, for_ns),
             FaultKind::RenewInVain(step) => self.renew_in_vain(step, here),

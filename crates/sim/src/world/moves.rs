@@ -4,13 +4,13 @@ use super::{Event, World, learning::address_of};
 use crate::{position::ShardPosition, watch::Rare};
 use marram_session::owner::OwnerPhase;
 use marram_shard::{
-    api::{Destination, MoveOver, MoveWish, SessionRow},
+    api::{Destination, KeeperKind, MoveOver, MoveWish, SessionRow},
     control::{ControlAnswer, ControlInput, ControlRequest},
 };
 use marram_wire::frame::Frame;
 
 /// Tag of a question which sessions an edge has: the number of edges by which they are to move is added (0: to another shard), and 4 if the moves are cancelled, 8 if
-/// they replace others.
+/// they replace others, 16 if only the backups move.
 pub(super) const MOVE_TAG: u64 = 1 << 36;
 /// Tag of a request to move a session, and to cancel that.
 const MOVED_TAG: u64 = 1 << 37;
@@ -18,7 +18,7 @@ const CANCEL_TAG: u64 = 1 << 38;
 /// Tag of a question what the moves would be.
 const PLAN_TAG: u64 = 1 << 39;
 /// What a refusal says, in part. Any other one would be an error.
-const EXPLAINED: [&str; 7] = [
+const EXPLAINED: [&str; 9] = [
     "already",
     "try again",
     "not connected",
@@ -26,6 +26,8 @@ const EXPLAINED: [&str; 7] = [
     "asks for a standby",
     "cell = \"shared\"",
     "a shared cell",
+    "copied together",
+    "has no backup:",
 ];
 /// The same for what the other edge says, or for its silence.
 const EXPLAINED_THERE: [&str; 7] = [
@@ -40,8 +42,15 @@ const EXPLAINED_THERE: [&str; 7] = [
 
 impl World {
     /// Asks an edge for its sessions: each of them is then moved `by` edges further, or to another shard, or the moves are cancelled after a time.
-    pub(super) fn ask_to_move(&mut self, edge: usize, by: u64, cancel_ns: Option<u64>, replaces: bool) {
-        self.ask_control(edge, 0, MOVE_TAG + by + 8 * u64::from(replaces), ControlRequest::Sessions);
+    pub(super) fn ask_to_move(
+        &mut self,
+        edge: usize,
+        by: u64,
+        cancel_ns: Option<u64>,
+        (replaces, backup): (bool, bool),
+    ) {
+        let how = 8 * u64::from(replaces) + 16 * u64::from(backup);
+        self.ask_control(edge, 0, MOVE_TAG + by + how, ControlRequest::Sessions);
         if let Some(cancel_ns) = cancel_ns {
             self.ask_control(edge, cancel_ns, MOVE_TAG + by + 4, ControlRequest::Sessions);
         }
@@ -55,25 +64,35 @@ impl World {
     /// The sessions of an edge that the operator asked about.
     pub(super) fn move_rows(&mut self, edge: usize, tag: u64, rows: &[SessionRow]) {
         let asked = tag - MOVE_TAG;
-        let (by, cancels, replaces) = (asked % 4, asked & 4 != 0, asked & 8 != 0);
+        let (by, cancels, replaces, backup) = (asked % 4, asked & 4 != 0, asked & 8 != 0, asked & 16 != 0);
         let to = (edge + usize::try_from(by).expect("a small number")) % self.edges.len();
         if !cancels {
-            let wish = MoveWish { replace: replaces, ..MoveWish::to(Destination::edge(&address_of(to))) };
+            let wish =
+                MoveWish { replace: replaces, backup, ..MoveWish::to(Destination::edge(&address_of(to))) };
             self.ask_control(edge, 0, PLAN_TAG, ControlRequest::PlanMoves(wish));
         }
         for row in rows.iter().filter(|row| row.phase != OwnerPhase::Following) {
             if cancels {
                 self.ask_control(edge, 0, CANCEL_TAG, ControlRequest::CancelMove(row.session));
             } else {
+                let to = if backup { self.another_backup(edge, to, row) } else { to };
                 self.watch.move_to(to);
                 let shards = u8::try_from(self.edges[edge].shards.len()).expect("a few shards");
                 let shard = (by == 0).then_some((row.shard + 1) % shards);
                 let to = Destination { edge: address_of(to), shard };
-                let wish = MoveWish { to, replace: replaces, force: by == 1 };
+                let wish = MoveWish { to, replace: replaces, force: by == 1, backup };
                 let request = ControlRequest::Move(row.session, wish);
                 self.ask_control(edge, 0, MOVED_TAG, request);
             }
         }
+    }
+
+    /// The edge that is to be the backup of a session of `edge`: this one, or another one if it is that already.
+    fn another_backup(&self, edge: usize, to: usize, row: &SessionRow) -> usize {
+        let backup = row.keepers.iter().find(|keeper| keeper.kind == KeeperKind::Backup);
+        let is_other = |to: &usize| *to != edge && backup.is_none_or(|backup| backup.name != address_of(*to));
+        let edges = self.edges.len();
+        (to..to + edges).map(|to| to % edges).find(is_other).unwrap_or(to)
     }
 
     /// The answer to a move, or to a cancelled one. Only protected sessions that run can be moved.
@@ -120,6 +139,10 @@ impl World {
     /// A move of a session of this edge is over.
     pub(super) fn move_over(&mut self, edge: usize, over: &MoveOver) {
         let is_moved = over.why.is_empty();
+        if over.backup {
+            self.watch.count_if(Rare::BackupMoved, is_moved);
+            return self.watch.count_if(Rare::BackupNotMoved, !is_moved);
+        }
         if let Some(shard) = over.to.shard.filter(|_| over.to.edge == address_of(edge)) {
             self.watch.count_if(Rare::MovedWithin, is_moved);
             self.watch.count_if(Rare::NotMovedWithin, !is_moved);

@@ -58,6 +58,7 @@ impl Frame {
             Self::Fed(frame) => (Some(Sender::Edge), frame.channel),
             Self::Acknowledged(frame) => (Some(Sender::Edge), frame.channel),
             Self::HandOver(frame) => (Some(Sender::Edge), frame.channel),
+            Self::JoinGroup(frame) => (Some(Sender::Edge), frame.channel),
             Self::Renewed(frame) => (Some(Sender::Edge), frame.channel),
             Self::Standby(frame) => (Some(Sender::Edge), frame.channel),
             Self::Lead(frame) => (Some(Sender::Edge), frame.channel),

@@ -545,6 +545,14 @@ frames! {
         /// The owner's generation: every end has promised it. A copy of a newer one stays.
         generation: Generation,
     }
+    /// Owner to its backup, or the one that is to be the next: the session is in this group from now on. The backup has a complete base of
+    /// it, and everything since.
+    93 JoinGroup {
+        /// The channel.
+        channel: Channel,
+        /// The group.
+        group: GroupId,
+    }
     /// Hot standby to owner: this many more of the fed entries have run through its cell.
     84 Replayed {
         /// The channel.

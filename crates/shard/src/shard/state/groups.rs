@@ -14,7 +14,7 @@ use crate::{
     coordinator::contents::Claimed,
 };
 use alloc::{
-    collections::{BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     string::{String, ToString},
     sync::Arc,
     vec::Vec,
@@ -117,6 +117,8 @@ pub(crate) struct Group {
     ended_ns: u64,
     ended: VecDeque<Ended>,
     members: BTreeSet<SessionId>,
+    /// Sessions of other groups that are about to join it, each with the epoch whose confirmation it waits for.
+    awaited: BTreeMap<SessionId, Option<u64>>,
     /// When to look at it, as the table of groups has it.
     listed_ns: Option<u64>,
     /// The member with whose move all were last handed over to the backup.
@@ -168,6 +170,7 @@ impl Group {
             ended_ns: 0,
             ended: VecDeque::new(),
             members: BTreeSet::new(),
+            awaited: BTreeMap::new(),
             listed_ns: None,
             handed_over: None,
             due: BTreeSet::new(),
@@ -208,6 +211,21 @@ impl Group {
 
     pub(crate) fn member_count(&self) -> usize {
         self.members.len()
+    }
+
+    /// Sessions of other groups that are about to join it, each with the epoch whose confirmation it waits for.
+    pub(crate) fn awaited(&self) -> Vec<(SessionId, Option<u64>)> {
+        self.awaited.iter().map(|(session, number)| (*session, *number)).collect()
+    }
+
+    /// Its backup has this epoch, and all before.
+    pub(crate) fn has_confirmed(&self, number: u64) -> bool {
+        number <= self.confirmed
+    }
+
+    /// The number of the last epoch.
+    pub(crate) fn last_epoch(&self) -> u64 {
+        self.number
     }
 
     /// A member is a cell that is over.
@@ -342,7 +360,7 @@ impl Group {
     /// When to remove its key, if no session joins it.
     fn leaves_ns(&self) -> Option<u64> {
         let wait_ns = if self.contested.is_some() { 0 } else { EMPTY_NS };
-        self.empty_ns.filter(|_| !self.stays).map(|since_ns| since_ns + wait_ns)
+        self.empty_ns.filter(|_| !self.stays && self.awaited.is_empty()).map(|since_ns| since_ns + wait_ns)
     }
 
     /// Another edge ends an epoch of this group: the coordinator is asked soon whose it is. Until then that is not confirmed.
@@ -572,7 +590,8 @@ impl Group {
 
     /// Whether it has left the store: nothing is to be done for it any more.
     pub(crate) fn is_over(&self) -> bool {
-        self.record.is_none() && self.asked.is_none() && self.members.is_empty()
+        let is_empty = self.members.is_empty() && self.awaited.is_empty();
+        self.record.is_none() && self.asked.is_none() && is_empty
     }
 
     /// When something of it is due, if no frame and no answer comes before. `confirm_ns` is how long a backup may take.

@@ -1,7 +1,7 @@
 //! Moves of this shard's sessions to other edges and shards: which are under way, and which wait until one of them is over.
 
 use super::copies::Copies;
-use crate::api::{Copied, Destination, MoveRow, MoveStage};
+use crate::api::{Copied, Destination, MoveRow, MoveStage, MoveWish};
 use alloc::{collections::VecDeque, format, string::String, vec::Vec};
 use core::iter;
 use marram_session::{
@@ -37,9 +37,19 @@ enum Stage {
     HandedOver(KeeperId),
 }
 
+/// What moves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Moved {
+    /// The session.
+    Session,
+    /// Its backup: the session stays, and joins another group.
+    Backup,
+}
+
 /// The move of one session.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Move {
+    pub(crate) what: Moved,
     /// The edge or shard.
     pub(crate) to: Destination,
     /// Edges to try next if that one does not take it, while this edge stops.
@@ -60,6 +70,7 @@ impl Move {
     /// A move that waits.
     pub(crate) fn new(to: Destination, now_ns: u64) -> Self {
         Self {
+            what: Moved::Session,
             to,
             others: Vec::new(),
             asked_ns: now_ns,
@@ -72,6 +83,26 @@ impl Move {
         }
     }
 
+    /// A move of a session's backup, which waits.
+    pub(crate) fn of_backup(to: Destination, now_ns: u64) -> Self {
+        Self { what: Moved::Backup, ..Self::new(to, now_ns) }
+    }
+
+    /// A move as an operator wishes it, which waits.
+    pub(crate) fn wished(wish: MoveWish, now_ns: u64) -> Self {
+        if wish.backup { Self::of_backup(wish.to, now_ns) } else { Self::new(wish.to, now_ns) }
+    }
+
+    /// Whether the session's backup moves, and not the session.
+    pub(crate) fn is_of_backup(&self) -> bool {
+        self.what == Moved::Backup
+    }
+
+    /// Whether it is what an operator wishes.
+    pub(crate) fn is_as(&self, wish: &MoveWish) -> bool {
+        self.to == wish.to && self.is_of_backup() == wish.backup
+    }
+
     /// A move to the first of these edges that takes the session. None if there is no edge.
     pub(crate) fn to_one_of(mut edges: Vec<Destination>, now_ns: u64) -> Option<Self> {
         if edges.is_empty() {
@@ -81,11 +112,12 @@ impl Move {
         Some(Self { others: edges, ..Self::new(to, now_ns) })
     }
 
-    /// The move to another edge that replaces this one. While this edge stops, the edges that would have been asked come after it.
-    pub(crate) fn replaced_by(&self, to: Destination, stops: bool, now_ns: u64) -> Self {
+    /// The move that an operator wishes in place of this one. While this edge stops, the edges that would have been asked come after it.
+    pub(crate) fn replaced_by(&self, wish: MoveWish, stops: bool, now_ns: u64) -> Self {
         let edges = iter::once(&self.to).chain(&self.others);
-        let others = edges.filter(|edge| stops && **edge != to).cloned().collect();
-        Self { others, ..Self::new(to, now_ns) }
+        let moves_out = stops && !self.is_of_backup() && !wish.backup;
+        let others = edges.filter(|edge| moves_out && **edge != wish.to).cloned().collect();
+        Self { others, ..Self::wished(wish, now_ns) }
     }
 
     /// It begins: this replica is at the edge.
@@ -132,7 +164,7 @@ impl Move {
 
     /// Whether the edge has it, if its owner here was replaced.
     pub(crate) fn may_have_arrived(&self) -> bool {
-        self.has_arrived || self.is_handed_over()
+        self.has_arrived || (self.is_handed_over() && !self.is_of_backup())
     }
 
     /// How long it has been under way; none if it still waits.
@@ -143,6 +175,22 @@ impl Move {
     /// When it is given up. Not while its copy waits for bandwidth: each part has its turn in the end.
     pub(crate) fn until_ns(&self) -> Option<u64> {
         self.until_ns.filter(|_| !self.is_limited())
+    }
+
+    /// Why it is given up, if it takes too long.
+    pub(crate) fn why_late(&self) -> &'static str {
+        match self.stage {
+            Stage::HandedOver(_) if self.is_of_backup() => "the next backup did not confirm in time",
+            Stage::HandedOver(_) => "the edge did not take the session over in time",
+            _ if self.is_of_backup() => {
+                "it did not come to an end in time: the session changes faster than its state can be sent, or the coordinator does not \
+                 answer the claim of its next group"
+            }
+            _ => {
+                "it did not come to an end in time: the session changes faster than its state can be sent or its log replayed, or its \
+                 ends cannot keep another full checkpoint"
+            }
+        }
     }
 
     /// Whether its copy waits for bandwidth.
@@ -186,7 +234,8 @@ impl Move {
             Stage::HandedOver(_) => MoveStage::HandedOver,
         };
         let copied = copy.map(|CopyProgress { sent, size, .. }| Copied { sent, size });
-        MoveRow { to: self.to.clone(), stage, copied, limited: self.is_limited() }
+        let (to, backup) = (self.to.clone(), self.is_of_backup());
+        MoveRow { to, backup, stage, copied, limited: self.is_limited() }
     }
 }
 

@@ -28,19 +28,26 @@ pub(crate) struct Placed {
     pub(crate) role: Role,
     /// What it does with what it is fed.
     pub(crate) feed: Feed,
+    /// Whether it is fed beside the session's backup, and is to be the next one.
+    pub(crate) is_next: bool,
 }
 
 impl Placed {
     /// Whether an edge stands by here, other than one to which the session moves.
     fn stands_by(&self) -> bool {
-        !self.role.recorder && self.feed != Feed::Moved
+        !self.role.recorder && self.feed != Feed::Moved && !self.is_next
+    }
+
+    /// Whether the session's outputs wait for it now.
+    fn is_backup(&self) -> bool {
+        self.feed.is_backup() && !self.is_next
     }
 }
 
 /// A session's need for keepers.
 #[derive(Debug, Default)]
 pub(crate) struct Placing {
-    /// At most one at a recorder, one at a standby, and one at the edge to which the session moves.
+    /// At most one at a recorder, one at a standby, and one at the edge to which the session moves, or which is to be its next backup.
     placed: Vec<Placed>,
     /// When to search again for missing keepers.
     pub(super) again_ns: Option<u64>,
@@ -69,6 +76,11 @@ impl Placing {
         self.placed.retain(|placed| placed.id != keeper);
     }
 
+    /// The replica at this keeper.
+    pub(crate) fn replica(&self, keeper: KeeperId) -> Option<&Placed> {
+        self.placed.iter().find(|placed| placed.id == keeper)
+    }
+
     /// The channel of a keeper.
     pub(crate) fn at(&self, keeper: KeeperId) -> Option<At> {
         self.placed.iter().find(|placed| placed.id == keeper).map(|placed| placed.at)
@@ -86,7 +98,7 @@ impl Placing {
 
     /// The backup of a session whose outputs wait for one.
     pub(crate) fn backup(&self) -> Option<&Placed> {
-        self.placed.iter().find(|placed| placed.feed.is_backup())
+        self.placed.iter().find(|placed| placed.is_backup())
     }
 
     /// Whether that has everything.
@@ -121,6 +133,15 @@ impl Placing {
         true
     }
 
+    /// This replica is the backup from now on. Returns the former one, which is to be removed; none if this was it.
+    pub(crate) fn change_backup(&mut self, keeper: KeeperId) -> Option<KeeperId> {
+        let former = self.backup().map(|placed| placed.id).filter(|former| *former != keeper);
+        for placed in self.placed.iter_mut().filter(|placed| placed.id == keeper) {
+            placed.is_next = false;
+        }
+        former
+    }
+
     /// The keepers that the app's setting does not ask for: standbys that it does without, or of the other kind.
     pub(crate) fn unwanted(&self, protect: Protect) -> Vec<KeeperId> {
         let wanted = |placed: &Placed| match protect {
@@ -153,7 +174,7 @@ impl Placing {
     pub(crate) fn lose(&mut self, now_ns: u64, keeper: KeeperId, code: Code) -> Option<String> {
         let at = self.placed.iter().position(|placed| placed.id == keeper)?;
         let placed = self.placed.swap_remove(at);
-        if placed.feed == Feed::Moved {
+        if placed.feed == Feed::Moved || placed.is_next {
             return Some(placed.role.name);
         }
         // If it only conflicted with a new generation, it is asked again at once, but not in an endless loop.
@@ -210,6 +231,7 @@ impl Placing {
         let row = |placed: &Placed| {
             let kind = match placed.feed {
                 _ if placed.role.recorder => KeeperKind::Recorder,
+                _ if placed.is_next => KeeperKind::Moving,
                 Feed::Kept => KeeperKind::Warm,
                 Feed::Replayed => KeeperKind::Hot,
                 Feed::Moved => KeeperKind::Moving,
@@ -234,7 +256,7 @@ impl Placing {
             holds!("I36", owner.keepers().any(is_known));
         }
         holds!("I36", owner.keepers().count() == self.placed.len());
-        // One recorder and one standby for each session, and one edge to which it moves (docs/protocol-keepers.md, chapter 15).
+        // One recorder and one standby for each session, and one edge to which it moves, or that is its next backup (docs/protocol-keepers.md, chapter 15).
         let count = |is: fn(&Placed) -> bool| self.placed.iter().filter(|placed| is(placed)).count();
         let (recorders, standbys) = (count(|placed| placed.role.recorder), count(Placed::stands_by));
         holds!("I39", recorders <= 1 && standbys <= 1 && self.placed.len() <= recorders + standbys + 1);

@@ -17,6 +17,8 @@ pub(crate) struct Groups {
     by_name: BTreeMap<GroupId, Group>,
     /// Of each session that is in one.
     of_session: BTreeMap<SessionId, GroupId>,
+    /// Of each session that is about to join another one.
+    next_of: BTreeMap<SessionId, GroupId>,
     /// Counts the questions.
     tags: u64,
     /// Those that may have changed since they were looked at, or whose members are being copied together.
@@ -193,15 +195,50 @@ impl Groups {
             group.members.remove(&session);
             group.due.remove(&session);
             group.over.remove(&session);
+            // What it had in them, its next backup confirms.
+            group.ended.iter_mut().for_each(|ended| ended.sessions.retain(|member| *member != session));
             if group.members.is_empty() {
                 group.empty_ns = Some(now_ns);
             }
         }
     }
 
+    /// A session of another group is about to join this one. Until then that stays, with or without members.
+    pub(crate) fn await_member(&mut self, name: GroupId, session: SessionId) {
+        self.await_no_more(session);
+        if let Some(group) = self.get_mut(name) {
+            group.awaited.insert(session, None);
+            self.next_of.insert(session, name);
+        }
+    }
+
+    /// The group that a session is about to join.
+    pub(crate) fn next_of(&self, session: SessionId) -> Option<GroupId> {
+        self.next_of.get(&session).copied()
+    }
+
+    /// A session joins the group that awaits it once its backup has confirmed this epoch.
+    pub(crate) fn joins_after(&mut self, session: SessionId, number: u64) {
+        let group = self.next_of(session).and_then(|name| self.get_mut(name));
+        if let Some(awaited) = group.and_then(|group| group.awaited.get_mut(&session)) {
+            *awaited = Some(number);
+        }
+    }
+
+    /// A session is not about to join another group, or has joined it.
+    pub(crate) fn await_no_more(&mut self, session: SessionId) {
+        let name = self.next_of.remove(&session);
+        if let Some(group) = name.and_then(|name| self.get_mut(name)) {
+            group.awaited.remove(&session);
+        }
+    }
+
     /// A group is another edge's, or over. Returns the sessions that it had.
     pub(crate) fn end(&mut self, name: GroupId) -> Vec<SessionId> {
         let Some(group) = self.by_name.remove(&name) else { return Vec::new() };
+        for session in group.awaited.keys() {
+            self.next_of.remove(session);
+        }
         self.changed.remove(&name);
         if let Some(due_ns) = group.listed_ns {
             self.due.remove(&(due_ns, name));
@@ -265,6 +302,10 @@ impl Groups {
     pub(crate) fn invariants(&self) -> Result<(), BrokenInvariant> {
         for (session, name) in &self.of_session {
             holds!("I51", self.by_name.get(name).is_some_and(|group| group.members.contains(session)));
+        }
+        for (session, name) in &self.next_of {
+            holds!("I51", self.by_name.get(name).is_some_and(|group| group.awaited.contains_key(session)));
+            holds!("I51", self.of_session.get(session) != Some(name));
         }
         for (name, group) in &self.by_name {
             let is_changed = self.changed.contains(name);
