@@ -11,10 +11,10 @@
 //! | `GET /v1/sessions`, `/v1/sessions/ID` | | sessions; one, with what it survives, in words |
 //! | `POST /v1/sessions/ID/record`, `.../record/redacted` | records it | the record file, without the app |
 //! | `DELETE /v1/sessions/ID` | ends it for good | |
-//! | `POST /v1/sessions/ID/move/EDGE` | begins to move it; `/replace` and `/force` may follow | |
+//! | `POST /v1/sessions/ID/move/EDGE` | begins to move it, or its backup; `/backup`, `/replace` and `/force` may follow | |
 //! | `DELETE /v1/sessions/ID/move` | stops that | |
 //! | `GET /v1/moves` | | moves under way, and results of past ones |
-//! | `GET /v1/moves/EDGE`, `.../EDGE/SHARD` | | what the move of each session would be; `/replace` and `/force` as above |
+//! | `GET /v1/moves/EDGE`, `.../EDGE/SHARD` | | what the move of each session would be; these words as above |
 //! | `GET /v1/routes` | | rules of the gates, how often each decided, listeners |
 //! | `PUT /v1/routes` | replaces the rules, all at once: `{"routes": [...], "revision": n}` | as above |
 //! | `GET /v1/policies` | | replication policies in force, where they come from, how many sessions follow each |

@@ -262,15 +262,17 @@ fn kill(state: &AdminState, id: &str) -> Result<Answer, Refusal> {
     done(ask(state, ControlRequest::Kill(session(id)?, "killed by the operator".into()))?)
 }
 
-/// How sessions are to move: the end of a path, `EDGE` or `EDGE/SHARD`, and `replace`, `force` or both behind that.
+/// How sessions are to move: the end of a path, `EDGE` or `EDGE/SHARD`, and `backup`, `replace` and `force` behind that, each of them or not.
 fn wish(path: &[&str]) -> Result<MoveWish, Refusal> {
     let (path, force) = ends_with(path, "force");
     let (path, replace) = ends_with(path, "replace");
+    let (path, backup) = ends_with(path, "backup");
     let to = path.join("/").parse().map_err(|error: NoDestination| {
-        let fix = format!("{error}; behind it there may be `/replace`, `/force` or both, in this order");
+        let fix =
+            format!("{error}; behind it there may be `/backup`, `/replace` and `/force`, in this order");
         Refusal::new(StatusCode::BAD_REQUEST, "the session cannot be moved there".to_owned(), fix)
     })?;
-    Ok(MoveWish { to, replace, force })
+    Ok(MoveWish { to, replace, force, backup })
 }
 
 /// The path without this last word, and whether that was there. It is not the only one: an edge may have that name.

@@ -198,6 +198,7 @@ pub(super) fn moving(row: &SessionRow) -> Option<Value> {
     Some(json!({
         "session": row.session.to_string(),
         "to": moving.to.to_string(),
+        "backup": moving.backup,
         "state": moving.stage.name(),
         "copied_bytes": moving.copied.as_ref().map(|copied| copied.sent),
         "state_bytes": moving.copied.as_ref().map(|copied| copied.size),
@@ -222,7 +223,8 @@ fn move_text(moving: &MoveRow) -> String {
     let copied = moving.copied.as_ref().map(|copied| format!(", {} of {} B", copied.sent, copied.size));
     let why = waits_for(moving).map(|why| format!(": {why}"));
     let (copied, why) = (copied.unwrap_or_default(), why.unwrap_or_default());
-    format!("to {} ({}{copied}{why})", moving.to, moving.stage.name())
+    let what = if moving.backup { "backup " } else { "" };
+    format!("{what}to {} ({}{copied}{why})", moving.to, moving.stage.name())
 }
 
 /// A move that is over, in the same list.
@@ -230,6 +232,7 @@ pub(super) fn moved(over: &MoveOver) -> Value {
     json!({
         "session": over.session.to_string(),
         "to": over.to.to_string(),
+        "backup": over.backup,
         "state": if over.why.is_empty() { "moved" } else { "failed" },
         "ms": over.ms,
         "why": (!over.why.is_empty()).then_some(&over.why),
@@ -336,7 +339,13 @@ mod tests {
 
     #[test]
     fn a_move_is_shown_with_what_it_waits_for() {
-        let row = |stage, copied, limited| MoveRow { to: Destination::edge("b"), stage, copied, limited };
+        let row = |stage, copied, limited| MoveRow {
+            to: Destination::edge("b"),
+            backup: false,
+            stage,
+            copied,
+            limited,
+        };
         let copied = Some(Copied { sent: 12, size: 70 });
         for (moving, shown) in [
             (row(MoveStage::Waiting, None, false), "to b (waiting: other moves come first)"),

@@ -36,6 +36,9 @@ pub(super) struct Move {
     /// The edge to which they move, or one shard of an edge: also of the edge where they are.
     #[arg(long, value_name = "EDGE[/SHARD]", required_unless_present = "cancel")]
     to: Option<Destination>,
+    /// The sessions stay where they are: only their backups move to that edge, for apps with protect = "epoch".
+    #[arg(long, conflicts_with_all = ["cancel", "force"])]
+    backup: bool,
     /// Stop the moves of these sessions: those that are not handed over yet stay.
     #[arg(long, conflicts_with_all = ["to", "no_wait", "dry_run"])]
     cancel: bool,
@@ -131,9 +134,9 @@ fn plan_table(rows: &[Value]) -> String {
 impl Move {
     /// The end of a path to the edge `to`.
     fn how(&self, to: &str) -> String {
-        let (replace, force) =
-            (if self.replace { "/replace" } else { "" }, if self.force { "/force" } else { "" });
-        format!("{to}{replace}{force}")
+        let word = |is_given: bool, word: &'static str| if is_given { word } else { "" };
+        let (backup, replace) = (word(self.backup, "/backup"), word(self.replace, "/replace"));
+        format!("{to}{backup}{replace}{}", word(self.force, "/force"))
     }
 
     /// Checks that sessions are chosen in one way.

@@ -21,6 +21,7 @@ mod promotion;
 mod recalls;
 mod record;
 mod refused;
+mod regroup;
 mod report;
 mod roles;
 mod shared;
@@ -64,6 +65,7 @@ use marram_wire::{
     seal::DomainSecret,
 };
 use record::ReportedStops;
+use regroup::Regroup;
 use report::{Counters, note};
 use state::{
     apps::Apps,
@@ -112,6 +114,7 @@ pub struct Shard {
     slots: Slots,
     backups: Backups,
     moves: Moves,
+    regroup: Regroup,
     plans: Plans,
     recalls: Recalls,
     /// None until the first configuration, and if there are no peers to dial.
@@ -155,6 +158,7 @@ impl Shard {
             slots: Slots::default(),
             backups: Backups::default(),
             moves: Moves::default(),
+            regroup: Regroup::default(),
             plans: Plans::default(),
             recalls: Recalls::default(),
             peers: None,
@@ -244,6 +248,7 @@ impl Shard {
         self.peers_due(now, out);
         self.edges_due(now, out);
         self.recalls_due(now, out);
+        self.regroup_due(now);
         self.moves_due(now, out);
         self.copies_due(now, out);
         self.plans_due(now, out);
@@ -346,7 +351,7 @@ impl Shard {
                 self.sessions.set_replay_budget(configure.replay_ns_max);
                 self.sessions.set_memory_max(configure.memory_max);
                 self.config = configure;
-                self.set_policies(self.config.policies.clone());
+                self.set_policies(now, self.config.policies.clone());
                 // Peers are dialled once: a later configuration comes from the same process with the same list.
                 if self.peers.is_none() {
                     self.peers = Peers::begin(&self.config, self.secret.fingerprint(), now.mono_ns);
@@ -394,7 +399,7 @@ impl Shard {
             ToShard::PlanMoves(asked) => self.plan_moves(now, asked, out),
             ToShard::CancelMove(asked) => self.cancel_move(now, &asked, out),
             ToShard::Record(record) => self.record(now, &record, out),
-            ToShard::Policies(set) => self.set_policies(set.policies),
+            ToShard::Policies(set) => self.set_policies(now, set.policies),
             ToShard::Edges(edges) => self.registered_edges(now, edges.edges, out),
             ToShard::StoreSeen(seen) => self.store_seen(seen, out),
             ToShard::ClaimAnswer(answer) => self.claim_answered(now, answer, out),
@@ -447,8 +452,8 @@ impl Shard {
             [self.sessions.wake_ns(), self.shared.due_ns(), self.recalls.due_ns(), self.drain.due_ns()];
         let others = [self.wires.wake_ns(), peers, self.edges.wake_ns()];
         let moves = [self.moves.due_ns(), self.moves.copies.due_ns(self.move_limit()), self.plans.due_ns()];
-        let due_ns =
-            sessions.into_iter().chain(others).chain(moves).chain([self.groups_due_ns()]).flatten().min();
+        let groups = [self.groups_due_ns(), self.regroup.due_ns()];
+        let due_ns = sessions.into_iter().chain(others).chain(moves).chain(groups).flatten().min();
         if let Some(mono_ns) = due_ns.filter(|due_ns| self.wake_ns != Some(*due_ns)) {
             self.wake_ns = Some(mono_ns);
             out.push(ShardOutput::WakeAt { mono_ns });

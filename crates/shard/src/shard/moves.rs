@@ -69,8 +69,9 @@ impl Shard {
         self.moves.over(id, None);
         self.moves.wait(id);
         self.sessions.rearm(now.mono_ns, id);
-        self.change_over(now, id, replaced.keeper(), out);
-        self.moves_no_more(now, id, replaced.keeper(), out);
+        let keeper = replaced.keeper();
+        self.change_over(now, id, keeper, out);
+        self.moves_no_more(now, id, keeper, out);
     }
 
     /// Why a session cannot be moved as an operator wishes, if this shard knows. A move that is under way is replaced only if

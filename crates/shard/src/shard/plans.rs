@@ -57,7 +57,8 @@ impl Shard {
                     continue;
                 };
                 question.ask((wire, channel), plan);
-                let keep = owner.move_frame(channel);
+                // A backup needs no agents of the session's ends before it takes that over.
+                let keep = Keep { moves: !question.wish.backup, ..owner.move_frame(channel) };
                 out.push(ShardOutput::Send { wire, frame: AskMove { keep }.into() });
             }
         }

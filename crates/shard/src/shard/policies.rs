@@ -1,7 +1,8 @@
 //! How often the epochs of a session's group end, and which edges are to be its backup: as its app says, unless a policy says otherwise.
 //!
-//! When policies change, a group follows the policy that all of its sessions match now. Its interval changes at once. It keeps its backup
-//! and its sessions: for the next backup, and for sessions that come, the new policy holds. What may leave does not depend on any of it.
+//! When policies change, a group follows the policy that all of its sessions match now. Its interval changes at once. Sessions that match
+//! another one, or whose policy names another backup or number of groups, change their groups (`regroup.rs`). What may leave does not
+//! depend on any of it.
 
 use super::{
     Shard,
@@ -10,7 +11,7 @@ use super::{
         sessions::Session,
     },
 };
-use crate::api::{App, ReplicationPolicy};
+use crate::api::{App, Now, ReplicationPolicy};
 use alloc::{string::String, sync::Arc, vec::Vec};
 use marram_session::owner::BackupForm;
 use marram_wire::{frame::GroupId, id::SessionId, peer::Origin};
@@ -35,7 +36,7 @@ impl Shard {
     }
 
     /// These policies are in force from now on.
-    pub(super) fn set_policies(&mut self, policies: Vec<ReplicationPolicy>) {
+    pub(super) fn set_policies(&mut self, now: Now, policies: Vec<ReplicationPolicy>) {
         if self.policies.iter().map(AsRef::as_ref).eq(&policies) {
             return;
         }
@@ -43,10 +44,11 @@ impl Shard {
         for name in self.groups.names() {
             self.follow_policies(name);
         }
+        self.regroup.begin(now.mono_ns);
     }
 
-    /// Lets a group follow the policy that all of its sessions match. Where they match several, it goes on as it is: sessions do not
-    /// change groups.
+    /// Lets a group follow the policy that all of its sessions match. Where they match several, it goes on as it is until those that match
+    /// another one have left it.
     pub(super) fn follow_policies(&mut self, name: GroupId) {
         let Some(group) = self.groups.get(name) else { return };
         let of = |id| self.group_kind_of(self.sessions.get(id)?);
@@ -62,10 +64,14 @@ impl Shard {
 
     /// Whether a group of this kind would be given the target that it has, since its policy names that before others.
     fn would_keep(&self, name: GroupId, group: &Group, kind: &GroupKind) -> bool {
-        let is_there = |edge: &&String| self.wires.of_standby(edge, None, SessionId(name)).is_some();
-        let mut others = kind.targets().iter().filter(|edge| **edge != self.config.edge);
-        let best = others.find(is_there);
+        let best = self.best_target(SessionId(name), kind);
         best.is_some() && best == group.target.as_ref().map(|target| &target.edge)
+    }
+
+    /// The first edge of those that a policy names which is connected.
+    pub(super) fn best_target<'a>(&self, key: SessionId, kind: &'a GroupKind) -> Option<&'a String> {
+        let is_there = |edge: &&String| self.wires.of_standby(edge, None, key).is_some();
+        kind.targets().iter().filter(|edge| **edge != self.config.edge).find(is_there)
     }
 
     /// Whether the policies in force say of a session in this group what does not hold for it yet.

@@ -205,6 +205,11 @@ impl Group {
         self.placed.0 != self.kind.targets() || self.placed.1 != self.kind.groups()
     }
 
+    /// It has what its policy would give it, but for members that are about to leave it.
+    pub(crate) fn is_placed_now(&mut self) {
+        self.placed = (self.kind.targets().to_vec(), self.kind.groups());
+    }
+
     pub(crate) fn members(&self) -> impl Iterator<Item = SessionId> + '_ {
         self.members.iter().copied()
     }

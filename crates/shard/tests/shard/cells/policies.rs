@@ -118,7 +118,7 @@ fn a_group_keeps_its_backup_and_gets_the_next_one_as_the_new_policy_says() {
 }
 
 #[test]
-fn a_group_whose_sessions_would_follow_several_policies_goes_on_as_it_is() {
+fn a_group_whose_sessions_follow_several_policies_divides() {
     let mut world = World::with_own_cells(3, &[policy("all", 0)]);
     for first in [0; 4] {
         world.joins(first);
@@ -137,11 +137,17 @@ fn a_group_whose_sessions_would_follow_several_policies_goes_on_as_it_is() {
     world.sets_policies(0, &[some.clone(), policy("rest", 7)]);
     let rows = followed(&mut world);
     assert!(rows.contains(&row("all", 0, true)), "{rows:?}");
-    // Sessions that begin follow what is in force, in groups of their own.
-    let new = world.joins(0);
+    // It takes a moment until each is in a group of its policy.
+    (0..4).for_each(|client| world.says(client, "divides"));
     world.runs(LONG_MS);
+    let rows = followed(&mut world);
+    assert!(rows.iter().all(|it| *it == row("some", 5, false) || *it == row("rest", 7, false)), "{rows:?}");
     let follow_rest =
         |rows: &[(Option<String>, u32, bool)]| rows.iter().filter(|it| **it == row("rest", 7, false)).count();
+    assert!((1..4).contains(&follow_rest(&rows)), "{rows:?}");
+    // Sessions that begin join them.
+    let new = world.joins(0);
+    world.runs(LONG_MS);
     assert_eq!(follow_rest(&followed(&mut world)), follow_rest(&rows) + 1);
     // All agree again.
     world.sets_policies(0, &[policy("one", 3)]);

@@ -461,12 +461,20 @@ impl World {
 
     /// An operator moves the cell that runs on an edge, or one of them, to another edge.
     pub(crate) fn moves(&mut self, from: usize, to: &str) {
+        self.asks_to_move(from, MoveWish::to(Destination::edge(to)));
+    }
+
+    /// An operator moves the backup of the cell that runs on an edge, or of one of them.
+    pub(crate) fn moves_backup(&mut self, from: usize, to: &str) {
+        self.asks_to_move(from, MoveWish { backup: true, ..MoveWish::to(Destination::edge(to)) });
+    }
+
+    fn asks_to_move(&mut self, from: usize, wish: MoveWish) {
         let shard = self.edges[from].shard.as_ref().expect("it is alive");
         let mut owners = shard.owners();
         let is_it = |owner: &&Owner| owner.phase() == OwnerPhase::Running;
         let session = owners.find(is_it).expect("it runs a cell").session();
         drop(owners);
-        let wish = MoveWish { to: Destination::edge(to), replace: false, force: false };
         self.tell(from, ToShard::Move(MoveSession { tag: 1, session, wish }));
     }
 

@@ -120,6 +120,24 @@ impl Groups {
         smallest.filter(|_| is_spread)
     }
 
+    /// How many members a group has more than its policy says: all of them if it is none of so many groups with this kind and target, else
+    /// what is above an equal share.
+    pub(crate) fn excess(&self, name: GroupId) -> usize {
+        let Some(group) = self.by_name.get(&name) else { return 0 };
+        let is_alike = |other: &Group| {
+            !other.is_slot && !other.is_leaving() && other.kind == group.kind && other.target == group.target
+        };
+        let alike = self.by_name.iter().filter(|(_, other)| is_alike(other));
+        let members: usize = alike.clone().map(|(_, other)| other.members.len()).sum();
+        let (count, mut among) = (group.kind.groups(), alike.map(|(name, _)| *name));
+        let is_among = among.by_ref().take(count).any(|other| other == name);
+        if is_among {
+            group.members.len().saturating_sub(members.div_ceil(count))
+        } else {
+            group.members.len()
+        }
+    }
+
     /// A new group, for a session that begins or one that `has_released` something.
     pub(crate) fn begin(
         &mut self,
