@@ -229,16 +229,24 @@ pub(super) fn move_backups(plan: &mut Plan) {
     if !random.percent(65) {
         return;
     }
+    // Which of the two backups is further away matters.
+    let (agents, edges) = (plan.agents(), plan.shards.len());
+    if random.percent(60) {
+        for delay_ns in plan.delay_ns[agents..agents + edges].iter_mut().flatten() {
+            *delay_ns = random.pick(&[50 * US, MS, 20 * MS]);
+        }
+    }
     let places = [FaultTarget::Here, FaultTarget::Here, FaultTarget::MoveTarget, FaultTarget::Standby];
     let (place, for_ns) = (random.pick(&places), random.magnitude(50 * MS, 1_500 * MS));
-    let delay_ns = if random.percent(30) { 0 } else { random.magnitude(US, 5 * MS) };
+    let moment = random.pick(&[Moment::NextGroup, Moment::BackupMoved]);
+    let delay_ns = if random.percent(30) { 0 } else { random.magnitude(10 * US, 50 * MS) };
     let kind = match random.below(100) {
-        0..50 => FaultKind::CrashEdge { place, loud: random.percent(70), for_ns },
-        50..70 => FaultKind::FreezeEdge { place, for_ns },
-        70..80 => FaultKind::Drain { place, for_ns: for_ns + S },
-        _ => FaultKind::CutWires { agent: random.index(plan.agents() + plan.shards.len()), place },
+        0..60 => FaultKind::CrashEdge { place, loud: random.percent(70), for_ns },
+        60..75 => FaultKind::FreezeEdge { place, for_ns },
+        75..85 => FaultKind::Drain { place, for_ns: for_ns + S },
+        _ => FaultKind::CutWires { agent: random.index(agents + edges), place },
     };
-    plan.moves.push(Fault { when: On { moment: Moment::NextGroup, skip: random.below(4), delay_ns }, kind });
+    plan.moves.push(Fault { when: On { moment, skip: random.below(4), delay_ns }, kind });
 }
 
 /// The connection between primary and backup breaks while the coordinator is away, and a client's agent loses the primary: both claim

@@ -44,6 +44,8 @@ pub enum Moment {
     NextBackup,
     /// An owner tells its next backup in which group the session will be.
     NextGroup,
+    /// The backup of a session has moved.
+    BackupMoved,
     /// Everything was received in both directions.
     Finish,
     /// An end is ready to forget the session.

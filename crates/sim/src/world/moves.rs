@@ -1,7 +1,7 @@
 //! Moves that the world's operator asks for, and their results.
 
 use super::{Event, World, learning::address_of};
-use crate::{position::ShardPosition, watch::Rare};
+use crate::{plan::Moment, position::ShardPosition, watch::Rare};
 use marram_session::owner::OwnerPhase;
 use marram_shard::{
     api::{Destination, KeeperKind, MoveOver, MoveWish, SessionRow},
@@ -141,6 +141,9 @@ impl World {
         let is_moved = over.why.is_empty();
         if over.backup {
             self.watch.count_if(Rare::BackupMoved, is_moved);
+            if is_moved && let Some(position) = self.watch.owner_of(over.session) {
+                self.watch.see(Moment::BackupMoved, Some(position));
+            }
             return self.watch.count_if(Rare::BackupNotMoved, !is_moved);
         }
         if let Some(shard) = over.to.shard.filter(|_| over.to.edge == address_of(edge)) {

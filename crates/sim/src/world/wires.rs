@@ -22,7 +22,7 @@ use bytes::Bytes;
 use marram_session::{agent, recorder};
 use marram_shard::api;
 use marram_wire::{
-    frame::{Frame, Reader},
+    frame::{Code, Frame, Reader},
     id::HostId,
     id::SessionId,
     rights::{Rights, Verified},
@@ -484,6 +484,12 @@ impl World {
             self.watch.count_if(Rare::Recalled, matches!(frame, Frame::Recalled(_)));
             self.watch.count_if(Rare::HandOverAsked, matches!(frame, Frame::AskHandOver(_)));
             self.watch.count_if(Rare::CopyForgotten, matches!(frame, Frame::ForgetCopy(_)));
+            if let Frame::Reject(reject) = &frame
+                && reject.code == Code::Protocol
+                && self.liar.is_none()
+            {
+                self.violations.push(format!("a keeper refuses what it is fed: {}", reject.reason));
+            }
             let stale = self.watch.stale_for_owner(wire, &frame);
             self.give_frame(to, stale, wire, frame);
             self.watch.reached_owner(wire, &taken);

@@ -176,3 +176,61 @@ fn the_coordinator_hands_policies_on_to_all_edges_and_to_those_that_start_later(
     hear(&streams);
     streams.into_iter().for_each(Stream::finish);
 }
+
+/// The sessions that run on an edge, each with its keepers: their names and kinds.
+fn kept(world: &World, edge: usize) -> Vec<(String, Vec<(String, String)>)> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let keepers = |row: &Value| {
+        let keepers = row["keepers"].as_array().into_iter().flatten();
+        keepers.map(|keeper| (text(&keeper["name"]), text(&keeper["kind"]))).collect()
+    };
+    let rows = world.rows(edge).into_iter().filter(|row| row["phase"] == "running");
+    rows.map(|row| (text(&row["session"]), keepers(&row))).collect()
+}
+
+/// Waits until all sessions that run on an edge have this backup, and no other replica. Returns how many there are.
+fn backed_by(world: &World, edge: usize, backup: &str) -> usize {
+    let expected = vec![(backup.to_owned(), "backup".to_owned())];
+    let all = || kept(world, edge).iter().all(|(_, keepers)| *keepers == expected).then_some(());
+    until(all, || format!("{:?}\n{}", kept(world, edge), world.cluster.logs.tail(30)));
+    kept(world, edge).len()
+}
+
+#[test]
+fn backups_of_running_sessions_move_and_go_on_when_their_edge_dies() {
+    let mut world = World::new("epoch-backups", 3, support::UNSUSPECTING, "every = \"1ms\"");
+    let streams = world.streams(6);
+    hear(&streams);
+    world.backed(streams.len());
+    let here = (0..3).find(|edge| !kept(&world, *edge).is_empty()).unwrap();
+    let (one, other) = ((here + 1) % 3, (here + 2) % 3);
+    let name = |world: &World, edge: usize| world.cluster.edges[edge].directory();
+    // An operator moves all of them there and back. One that is there already is refused.
+    for to in [one, other] {
+        let to = name(&world, to);
+        for (session, keepers) in kept(&world, here) {
+            let asked = ["move", &session, "--backup", "--to", &to];
+            if keepers.iter().any(|(keeper, _)| *keeper == to) {
+                let refused = world.refused(here, &asked);
+                assert!(refused.contains("backup already"), "{refused}");
+            } else {
+                let moved = world.marram(here, &asked);
+                assert!(moved.contains("moved"), "{moved}");
+            }
+        }
+        assert!(backed_by(&world, here, &to) > 0);
+        hear(&streams);
+    }
+    // A policy moves them once more.
+    let to = name(&world, one);
+    let near = file(&world, "near.toml", &format!("[[policy]]\nname = \"near\"\ntargets = [\"{to}\"]\n"));
+    world.marram(here, &["policy", "set", &near]);
+    let count = backed_by(&world, here, &to);
+    follow(&world, here, (Some("near"), 1_000));
+    hear(&streams);
+    world.cluster.edges[here].kill();
+    hear(&streams);
+    let running = kept(&world, one).len();
+    assert!(running >= count, "{running} run at the backup of {count}");
+    streams.into_iter().for_each(Stream::finish);
+}

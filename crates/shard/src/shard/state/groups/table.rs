@@ -330,6 +330,9 @@ impl Groups {
             holds!("I51", !(is_changed && group.listed_ns.is_some()));
             holds!("I51", group.listed_ns.is_none_or(|due_ns| self.due.contains(&(due_ns, *name))));
             holds!("I51", group.due.is_subset(&group.members) && group.over.is_subset(&group.members));
+            let has_only_members =
+                |sessions: &Vec<SessionId>| sessions.iter().all(|it| group.members.contains(it));
+            holds!("I51", group.ended.iter().all(|ended| has_only_members(&ended.sessions)));
             holds!("I51", group.is_slot == group.version.is_some());
             holds!("I51", group.members.is_empty() == group.empty_ns.is_some());
             holds!(
