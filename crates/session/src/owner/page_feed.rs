@@ -142,6 +142,13 @@ impl PageFeed {
         }
     }
 
+    /// A newer generation is opened. Entries that wait are sealed for the one before: only pages can stand for them.
+    pub(super) fn renew(&mut self) {
+        if self.waiting.as_ref().is_some_and(|waiting| !waiting.is_empty()) {
+            (self.is_whole, self.is_due) = (false, true);
+        }
+    }
+
     /// Entries that waited, if the backup gets the log from now on. Only when it has the last copy, and so stands where they begin.
     pub(super) fn leave_pages(&mut self) -> VecDeque<(u64, Fed)> {
         (self.waiting_bytes, self.waiting_size, self.is_due) = (0, 0, false);

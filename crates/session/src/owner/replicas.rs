@@ -605,6 +605,7 @@ impl Replicas {
         let ends = |stream: &ReplicaStream| stream.base.is_some() || !continued || is_left(stream);
         self.lose_all(about.context(), ends, reason, out);
         for stream in &mut self.streams {
+            stream.pages.iter_mut().for_each(|pages| pages.renew());
             let renewed = Renewed { channel: stream.channel, generation: about.generation() };
             out.extend(stream.streaming.then(|| OwnerEffect::ToKeeper(stream.keeper, renewed.into())));
         }
