@@ -54,7 +54,7 @@ fn verdict(code: Option<i32>) -> Result<&'static str> {
 }
 
 /// The benchmarks, each with the programs that it is compared with or needs.
-const BENCHES: [(&str, &[setup::Program]); 22] = [
+const BENCHES: [(&str, &[setup::Program]); 23] = [
     ("forward", setup::HAPROXY),
     ("recover", &[]),
     ("standby", &[]),
@@ -75,6 +75,7 @@ const BENCHES: [(&str, &[setup::Program]); 22] = [
     ("epoch", &[]),
     ("many", &[]),
     ("groups", &[]),
+    ("rebalance", &[]),
     ("takeover", &[]),
     ("log_or_pages", &[]),
 ];

@@ -117,9 +117,13 @@ fn view(edge: &str, report: &PolicyReport) -> Value {
             "every_us": policy.every_us,
             "targets": policy.targets,
             "groups": policy.groups.max(1),
+            "rebalance": policy.rebalance,
             "sessions": sessions,
         })
     });
+    let rebalances = report.rebalances.iter();
+    let rebalances =
+        rebalances.map(|it| json!({ "edge": it.edge, "sessions": it.sessions, "left": it.left }));
     let changes = report.differences.iter().map(|it| json!({ "policy": it.name, "change": it.what }));
     json!({
         "edge": edge,
@@ -131,6 +135,7 @@ fn view(edge: &str, report: &PolicyReport) -> Value {
         "former": report.former,
         "changes": changes.collect::<Vec<_>>(),
         "notes": report.notes,
+        "rebalances": rebalances.collect::<Vec<_>>(),
     })
 }
 

@@ -43,6 +43,7 @@ mod noisy;
 mod peer;
 mod pinger;
 mod plan;
+mod rebalance;
 mod received;
 mod recover;
 mod replay;
@@ -169,6 +170,8 @@ enum BenchName {
     Many,
     /// How flows whose policies replicate them at different intervals affect one another, and what many groups cost.
     Groups,
+    /// How long it takes until an edge that joins four others has its share of their sessions.
+    Rebalance,
     /// How long flows wait when the edge that runs them is lost, and two others are their backups.
     Takeover,
     /// How many bytes an epoch is as log, as pages, and as whichever the edge chooses.
@@ -270,6 +273,7 @@ fn run(options: &BenchOptions) -> Result<(), Failure> {
         BenchName::Epoch => epoch::run(&plan)?,
         BenchName::Many => many::run(&plan)?,
         BenchName::Groups => groups::run(&plan)?,
+        BenchName::Rebalance => rebalance::run(&plan)?,
         BenchName::Takeover => takeover::run(&plan)?,
         BenchName::LogOrPages => log_or_pages::run(&plan)?,
         BenchName::Move => moves::run(&plan)?,

@@ -18,6 +18,8 @@ pub const POLICIES_MAX: usize = 64;
 pub const TARGETS_MAX: usize = 16;
 /// The most groups of a policy: each costs a frame to the backup and back for each epoch.
 pub const GROUPS_MAX: u32 = 256;
+/// The most sessions of a shard that a policy moves in a second onto an edge that joins. Each is copied, fed and handed over.
+pub const REBALANCE_MAX: u32 = 1_000;
 
 /// A policy as written. All conditions that are there must hold.
 #[derive(Deserialize)]
@@ -35,6 +37,8 @@ pub(super) struct WrittenPolicy {
     every: Option<Spanned<String>>,
     targets: Option<Spanned<Vec<Name>>>,
     groups: Option<Spanned<u32>>,
+    /// How many sessions a second move to an edge that joins.
+    rebalance: Option<Spanned<u32>>,
 }
 
 /// The policies, in the order in which they are tried.
@@ -79,9 +83,12 @@ pub fn read(source: &Source) -> Result<Vec<ReplicationPolicy>, Problem> {
 
 impl WrittenPolicy {
     fn resolve(self, source: &Source, span: &Range<usize>) -> Result<ReplicationPolicy, Problem> {
-        if self.every.is_none() && self.targets.is_none() && self.groups.is_none() {
-            return Err(source.problem(span, "changes nothing; write `every`, `targets` or `groups`"));
+        if self.every.is_none() && self.targets.is_none() && self.groups.is_none() && self.rebalance.is_none()
+        {
+            let what = "changes nothing; write `every`, `targets`, `groups` or `rebalance`";
+            return Err(source.problem(span, what));
         }
+        let rebalance = self.rebalance.as_ref().map(|rate| rebalance(source, rate)).transpose()?;
         let client = self.client.as_ref().map(|text| {
             text.get_ref().parse().map_err(|error: BadPrefix| source.problem(&text.span(), error.to_string()))
         });
@@ -102,6 +109,7 @@ impl WrittenPolicy {
             every_us: every.transpose()?,
             targets: targets.unwrap_or_default(),
             groups: self.groups.map_or(1, Spanned::into_inner),
+            rebalance: rebalance.unwrap_or(0),
         })
     }
 }
@@ -118,6 +126,17 @@ fn edges(source: &Source, written: Spanned<Vec<Name>>) -> Result<Vec<String>, Pr
         return Ok(names);
     };
     Err(source.problem(&span, what))
+}
+
+/// How many sessions move in a second.
+fn rebalance(source: &Source, written: &Spanned<u32>) -> Result<u32, Problem> {
+    let rate = *written.get_ref();
+    let what = match rate {
+        0 => "moves no session; leave it out, and sessions stay when an edge joins".to_string(),
+        1..=REBALANCE_MAX => return Ok(rate),
+        _ => format!("at most {REBALANCE_MAX} sessions of a shard move in a second"),
+    };
+    Err(source.problem(&written.span(), what))
 }
 
 fn ports(source: &Source, written: &Spanned<String>) -> Result<PortRange, Problem> {
@@ -166,6 +185,7 @@ mod tests {
             every_us: Some(0),
             targets: vec!["there".into(), "far".into()],
             groups: 1,
+            rebalance: 0,
         };
         assert_eq!(policies[0], calls);
         assert_eq!((policies[1].every_us, policies[2].every_us, policies[2].groups), (Some(10_000), None, 4));
@@ -199,6 +219,9 @@ mod tests {
             ("targets = []", "names no edge"),
             ("groups = 0", "1 to 256 groups"),
             ("groups = 257", "1 to 256 groups"),
+            ("rebalance = 0", "leave it out"),
+            ("rebalance = 1001", "at most 1000 sessions"),
+            ("rebalance = \"fast\"", "invalid type"),
             ("every = \"1ms\"\nclient = \"192.0.2.7/24\"", "not an address prefix"),
             ("every = \"1ms\"\nclient_port = \"9-5\"", "is empty"),
             ("every = \"1ms\"\nclient_port = \"many\"", "neither a port"),

@@ -717,9 +717,9 @@ record! {
 record! {
     /// A part of a shard that has its own counters.
     Label {
-        /// What kind of part: `app`, `tenant`, or a `server` that agents reach.
+        /// What kind of part: `app`, `tenant`, a `server` that agents reach, or an `edge` onto which sessions are rebalanced.
         name: String,
-        /// The name of the app, tenant or server.
+        /// The name of the app, tenant, server or edge.
         value: String,
     }
 }
@@ -729,6 +729,12 @@ impl Label {
     #[must_use]
     pub fn app(name: &str) -> Self {
         Self { name: "app".into(), value: name.into() }
+    }
+
+    /// The label of one edge.
+    #[must_use]
+    pub fn edge(name: &str) -> Self {
+        Self { name: "edge".into(), value: name.into() }
     }
 
     /// The label of one server, by the name that its agents use.
@@ -743,6 +749,11 @@ impl Label {
         Self { name: "tenant".into(), value: name.into() }
     }
 }
+
+/// The counter of the sessions that belong at an edge which has joined, while they are moved there.
+pub const REBALANCE_SESSIONS: &str = "rebalance_sessions";
+/// The counter of those of them that are still to move.
+pub const REBALANCE_LEFT: &str = "rebalance_sessions_left";
 
 impl Counter {
     /// A counter that only grows.

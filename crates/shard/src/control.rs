@@ -7,7 +7,7 @@ mod policies;
 mod questions;
 mod survives;
 pub use moves::MOVES_REMEMBERED;
-pub use policies::{PolicyChange, PolicyDifference, PolicyOrigin, PolicyReport};
+pub use policies::{PolicyChange, PolicyDifference, PolicyOrigin, PolicyReport, RebalanceReport};
 #[cfg(test)]
 mod tests;
 
@@ -278,6 +278,8 @@ pub struct ControlConfig {
     pub hand_over_ms: u32,
     /// Bytes in a second that moves may copy to other edges, from all shards together; 0 for no limit.
     pub move_bytes_per_s: u64,
+    /// See [`crate::api::Configure::settle_ms`].
+    pub settle_ms: u32,
     /// The interval of heartbeats to peers, and the silence after which a peer is suspected, in milliseconds.
     pub heartbeat_ms: [u32; 2],
     /// See [`crate::api::Configure::sabotage`].
@@ -402,6 +404,7 @@ impl Control {
             learns: self.config.learns,
             hand_over_ms: self.config.hand_over_ms,
             move_bytes_per_s,
+            settle_ms: self.config.settle_ms,
             heartbeat_interval_ms: self.config.heartbeat_ms[0],
             heartbeat_timeout_ms: self.config.heartbeat_ms[1],
             sabotage: self.config.sabotage,

@@ -36,6 +36,8 @@ record! {
         targets: Vec<String>,
         /// Over how many groups sessions with the same backup are spread; 0 counts as 1.
         groups: u32,
+        /// How many sessions of a shard move in a second, at most, to an edge that joins and at which they belong; 0 if they stay.
+        rebalance: u32,
     }
 }
 
@@ -109,6 +111,7 @@ mod tests {
             every_us: Some(0),
             targets: alloc::vec!["here".into(), "there".into()],
             groups: 40,
+            rebalance: 50,
         };
         for policy in [policy, ReplicationPolicy::default()] {
             let mut out = BytesMut::new();

@@ -48,6 +48,12 @@ impl Ring {
         &self.edges
     }
 
+    /// The first edge after the session's position, whatever owns it. None if there is no edge.
+    #[must_use]
+    pub fn first_of(&self, session: SessionId) -> Option<&str> {
+        self.round(&session.0).next()
+    }
+
     /// The standby of a session: the first edge after the session's position that is not its owner. None if the owner is the only
     /// edge.
     #[must_use]

@@ -9,6 +9,7 @@
 //! are under way, sizes towards limits. Uniform draws would spend nearly all seeds on sessions that
 //! end before anything interesting happens.
 
+mod elastic;
 mod epochs;
 mod faults;
 mod hall;
@@ -364,11 +365,12 @@ impl Plan {
             plan.server_down = 1;
         }
         epochs::prepare(&mut plan);
-        if scenario.is_none() {
-            epochs::move_backups(&mut plan);
-        }
-        if let Some(scenario) = scenario {
-            scenario.prepare(&mut plan);
+        match scenario {
+            Some(scenario) => scenario.prepare(&mut plan),
+            None => {
+                epochs::move_backups(&mut plan);
+                elastic::prepare(&mut plan);
+            }
         }
         plan
     }

@@ -10,17 +10,17 @@ const MISSING_MAX: u64 = 1_000_000;
 
 /// Counts of what was not as it should be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Wrong {
-    pub(super) lost: u64,
-    pub(super) repeated: u64,
+pub(crate) struct Wrong {
+    pub(crate) lost: u64,
+    pub(crate) repeated: u64,
     /// They came after a later one.
-    pub(super) reordered: u64,
+    pub(crate) reordered: u64,
     /// The cell's state was another than the one after exactly the items before.
-    pub(super) changed: u64,
+    pub(crate) changed: u64,
 }
 
 impl Wrong {
-    pub(super) fn add(&mut self, other: Self) {
+    pub(crate) fn add(&mut self, other: Self) {
         self.lost += other.lost;
         self.repeated += other.repeated;
         self.reordered += other.reordered;

@@ -18,12 +18,12 @@ mod dip;
 mod drain;
 mod far;
 mod flow;
-mod heard;
+pub(crate) mod heard;
 mod live;
 mod rates;
 mod sample;
-mod scene;
-mod sessions;
+pub(crate) mod scene;
+pub(crate) mod sessions;
 mod sink;
 mod stop;
 

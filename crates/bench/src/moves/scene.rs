@@ -124,13 +124,13 @@ impl Scene {
     }
 
     /// The last log lines, for an error.
-    pub(super) fn said(&self) -> String {
+    pub(crate) fn said(&self) -> String {
         said(&self.cluster)
     }
 }
 
 /// The last log lines, for an error.
-pub(super) fn said(cluster: &TestCluster) -> String {
+pub(crate) fn said(cluster: &TestCluster) -> String {
     format!("the last log lines are\n{}", cluster.logs.tail(LINES))
 }
 
@@ -212,6 +212,6 @@ pub(super) fn wait_until(mut is_so: impl FnMut() -> anyhow::Result<bool>) -> any
 }
 
 /// Waits until this much time has passed since an instant.
-pub(super) fn wait_for(since: Instant, time: Duration) {
+pub(crate) fn wait_for(since: Instant, time: Duration) {
     std::thread::sleep((since + time).saturating_duration_since(Instant::now()));
 }

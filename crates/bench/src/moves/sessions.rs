@@ -61,14 +61,14 @@ struct Client {
 }
 
 /// All clients.
-pub(super) struct Sessions {
+pub(crate) struct Sessions {
     poll: Poll,
     clients: Vec<Client>,
 }
 
 impl Sessions {
     /// Connects `count` clients, whose cells hold some state.
-    pub(super) fn open(address: SocketAddr, count: usize) -> anyhow::Result<Self> {
+    pub(crate) fn open(address: SocketAddr, count: usize) -> anyhow::Result<Self> {
         let poll = Poll::new()?;
         let mut clients = Vec::with_capacity(count);
         for index in 0..count {
@@ -91,7 +91,7 @@ impl Sessions {
     }
 
     /// Asks until it is stopped, and then until every question is answered, or no answer comes any more.
-    pub(super) fn talk(&mut self, stop: &AtomicBool) -> anyhow::Result<()> {
+    pub(crate) fn talk(&mut self, stop: &AtomicBool) -> anyhow::Result<()> {
         let (begun, mut events) = (Instant::now(), Events::with_capacity(EVENTS));
         let mut stopped: Option<Instant> = None;
         loop {
@@ -121,14 +121,14 @@ impl Sessions {
     }
 
     /// What was wrong with the answers of all clients.
-    pub(super) fn wrong(&self) -> Wrong {
+    pub(crate) fn wrong(&self) -> Wrong {
         let mut sum = Wrong::default();
         self.clients.iter().for_each(|client| sum.add(client.heard.wrong(client.asked)));
         sum
     }
 
     /// How many clients lost their connection, and why one of them did.
-    pub(super) fn failed(&self) -> (usize, Option<&std::io::Error>) {
+    pub(crate) fn failed(&self) -> (usize, Option<&std::io::Error>) {
         let mut failed = self.clients.iter().filter_map(|client| client.failed.as_ref());
         let first = failed.next();
         (usize::from(first.is_some()) + failed.count(), first)

@@ -171,9 +171,18 @@ fn of_edge(answer: &Value) -> String {
     };
     let mut out = format!("{edge}: {}, {from}\n", policies_of(policies.len() as u64));
     let mut rows: Vec<Vec<String>> = policies.iter().map(row).collect();
-    let unmatched = vec!["-", "anything else", "as the app says", "", ""].into_iter().map(str::to_owned);
+    let unmatched = vec!["-", "anything else", "as the app says", "", "", ""].into_iter().map(str::to_owned);
     rows.push(unmatched.chain([text(answer, "unmatched")]).collect());
-    out += &table::format(&["POLICY", "FOR", "EPOCHS", "TARGETS", "GROUPS", "SESSIONS"], &rows);
+    out += &table::format(&["POLICY", "FOR", "EPOCHS", "TARGETS", "GROUPS", "REBALANCE", "SESSIONS"], &rows);
+    for pass in answer["rebalances"].as_array().into_iter().flatten() {
+        let [sessions, left] = ["sessions", "left"].map(|name| pass[name].as_u64().unwrap_or(0));
+        let done = sessions.saturating_sub(left);
+        out += &format!(
+            "{} has joined: {done} of {} that belong there are done with\n",
+            text(pass, "edge"),
+            counted(sessions, "session")
+        );
+    }
     match answer["former"].as_u64() {
         None | Some(0) => {}
         Some(count) => {
@@ -214,6 +223,10 @@ fn row(policy: &Value) -> Vec<String> {
         every,
         if targets.is_empty() { "the ring's".into() } else { targets.join(", ") },
         text(policy, "groups"),
+        match policy["rebalance"].as_u64() {
+            None | Some(0) => "no".into(),
+            Some(per_s) => format!("{per_s}/s"),
+        },
         text(policy, "sessions"),
     ]
 }
@@ -226,11 +239,12 @@ mod tests {
     fn answer() -> Value {
         let policy = json!({
             "name": "calls", "app": "relay", "client": "10.1.0.0/16", "every_us": 1_500, "targets": ["b", "c"],
-            "groups": 2, "sessions": 7,
+            "groups": 2, "rebalance": 20, "sessions": 7,
         });
         json!({
             "edge": "a", "origin": "edge", "revision": 2, "domain_revision": 40, "policies": [policy],
             "unmatched": 1, "former": 3, "changes": [], "notes": [],
+            "rebalances": [{ "edge": "e", "sessions": 9, "left": 2 }],
         })
     }
 
@@ -242,6 +256,8 @@ mod tests {
             "app=relay client=10.1.0.0/16",
             "1500us",
             "b, c",
+            "20/s",
+            "e has joined: 7 of 9 sessions",
             "3 sessions keep",
             "revision 40",
         ] {

@@ -98,6 +98,10 @@ pub fn shards(options: &EdgeOptions) -> u8 {
     if options.shards > 0 { options.shards } else { u8::try_from(cores).unwrap_or(u8::MAX) }
 }
 
+/// How long an edge must have been connected before sessions are rebalanced onto it, in milliseconds: a connection that breaks now and then
+/// moves none.
+const SETTLE_MS: u32 = 5_000;
+
 /// How long sessions may move when the edge stops: what has not moved by then has the other half of the time to be opened elsewhere.
 fn hand_over_ms(drain: Duration) -> u32 {
     u32::try_from(drain.as_millis() / 2).unwrap_or(u32::MAX)
@@ -125,6 +129,7 @@ fn control_config(
         learns: options.standby_learns,
         addresses: options.addresses.clone(),
         hand_over_ms: hand_over_ms(options.limits.drain),
+        settle_ms: SETTLE_MS,
         move_bytes_per_s: options.limits.move_bytes_per_s,
         heartbeat_ms: [options.timeouts.heartbeat_interval, options.timeouts.heartbeat_timeout]
             .map(|time| u32::try_from(time.as_millis()).unwrap_or(u32::MAX)),

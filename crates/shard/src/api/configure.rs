@@ -44,6 +44,9 @@ record! {
         hand_over_ms: u32,
         /// Bytes in a second that moves may copy from this shard to other edges, in all; 0 for no limit.
         move_bytes_per_s: u64,
+        /// How long an edge must have been connected before sessions are rebalanced onto it, in milliseconds. One that was away for less has
+        /// not joined anew.
+        settle_ms: u32,
         /// The interval of heartbeats to a peer, in milliseconds.
         heartbeat_interval_ms: u32,
         /// A peer without any message for so long is suspected, in milliseconds.
@@ -80,6 +83,7 @@ impl Default for Configure {
             learns: false,
             hand_over_ms: 0,
             move_bytes_per_s: 0,
+            settle_ms: 5_000,
             heartbeat_interval_ms: 50,
             heartbeat_timeout_ms: 200,
             sabotage: 0,

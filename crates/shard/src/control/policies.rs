@@ -1,9 +1,12 @@
 //! Which replication policies are in force at an edge: what its operator has set, else what the coordinator has for the whole domain,
 //! else those of its configuration.
 
-use super::{Control, ControlAnswer, ControlOutput, ControlRequest};
+use super::{Control, ControlAnswer, ControlOutput, ControlRequest, MetricSample};
 use crate::{
-    api::{App, NoteLevel, PolicyList, ReplicationPolicy, SessionRow, Tag, ToShard},
+    api::{
+        App, NoteLevel, PolicyList, REBALANCE_LEFT, REBALANCE_SESSIONS, ReplicationPolicy, SessionRow, Tag,
+        ToShard,
+    },
     coordinator::DomainPolicies,
 };
 use alloc::{
@@ -53,6 +56,17 @@ pub struct PolicyDifference {
     pub what: &'static str,
 }
 
+/// Sessions that are moved onto an edge which has joined.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RebalanceReport {
+    /// The edge.
+    pub edge: String,
+    /// Those that belong there.
+    pub sessions: u64,
+    /// Those of them that have not moved yet, and are still to.
+    pub left: u64,
+}
+
 /// The policies of an edge, for operators.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PolicyReport {
@@ -70,6 +84,8 @@ pub struct PolicyReport {
     pub differences: Vec<PolicyDifference>,
     /// Policies that have no effect, and why.
     pub notes: Vec<String>,
+    /// Where sessions are being moved to, since an edge has joined.
+    pub rebalances: Vec<RebalanceReport>,
 }
 
 /// All lists that an edge knows.
@@ -158,6 +174,21 @@ fn no_effect(policy: &ReplicationPolicy, app: &App) -> Option<String> {
     })
 }
 
+/// What all shards say of the passes that are under way.
+fn rebalances(figures: &[MetricSample]) -> Vec<RebalanceReport> {
+    let mut by_edge: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    for counter in figures.iter().map(|figure| &figure.counter) {
+        let Some(label) = &counter.label else { continue };
+        match counter.name.as_str() {
+            REBALANCE_SESSIONS => by_edge.entry(&label.value).or_default().0 += counter.value,
+            REBALANCE_LEFT => by_edge.entry(&label.value).or_default().1 += counter.value,
+            _ => {}
+        }
+    }
+    let report = |(edge, (sessions, left)): (&str, _)| RebalanceReport { edge: edge.into(), sessions, left };
+    by_edge.into_iter().map(report).collect()
+}
+
 impl Control {
     /// The policies for an app that is deployed and follows none.
     pub(super) fn warn_of_idle_policies(&self, app: &App, out: &mut Vec<ControlOutput>) {
@@ -184,7 +215,7 @@ impl Control {
             self.use_policies(lists, out);
         }
         if self.up.is_empty() {
-            let report = self.policy_report(&[], differences);
+            let report = self.policy_report((&[], &[]), differences);
             let answer = ControlAnswer::Policies(Box::new(report));
             return out.push(ControlOutput::Answer { tag, answer });
         }
@@ -216,7 +247,7 @@ impl Control {
     /// The policies in force, with how many of these sessions follow each.
     pub(super) fn policy_report(
         &self,
-        rows: &[SessionRow],
+        (rows, figures): (&[SessionRow], &[MetricSample]),
         differences: Vec<PolicyDifference>,
     ) -> PolicyReport {
         let mut following: BTreeMap<&str, u64> = BTreeMap::new();
@@ -242,6 +273,7 @@ impl Control {
             unmatched,
             former,
             differences,
+            rebalances: rebalances(figures),
         }
     }
 }

@@ -90,7 +90,7 @@ impl Control {
                 question.refused.map_or(ControlAnswer::Done, ControlAnswer::Refused)
             }
             ControlRequest::Policies | ControlRequest::ChangePolicies { .. } => {
-                let report = self.policy_report(&question.rows, question.differences);
+                let report = self.policy_report((&question.rows, &question.figures), question.differences);
                 ControlAnswer::Policies(Box::new(report))
             }
             ControlRequest::PlanMoves(_) => ControlAnswer::MovePlans(question.plans),

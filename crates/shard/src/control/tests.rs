@@ -30,6 +30,7 @@ fn control_with(coordinator: bool) -> Control {
         learns: false,
         addresses: alloc::vec::Vec::new(),
         hand_over_ms: 0,
+        settle_ms: 5_000,
         move_bytes_per_s: 0,
         heartbeat_ms: [50, 200],
         sabotage,

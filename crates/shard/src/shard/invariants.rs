@@ -28,6 +28,8 @@ impl Shard {
         let moving = self.sessions.iter();
         self.plans.invariants()?;
         self.moves.invariants(moving.filter_map(|(id, session)| Some((id, session.moving.as_deref()?))))?;
+        let moves = |id| self.sessions.get(id).is_some_and(|session| session.moving.is_some());
+        self.rebalance.invariants(moves)?;
         self.groups.invariants()?;
         self.backups.invariants()?;
         self.slots.invariants()?;

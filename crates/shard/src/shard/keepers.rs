@@ -3,8 +3,8 @@
 //!
 //! Keepers dial, as agents do, and prove that they belong to this domain. One recorder keeps every protected session.
 //! The standby of a session is found on a consistent hash ring over the connected edges (Pico's chords), so that the
-//! sessions of a dead edge spread over all others. A chosen keeper stays as long as it is connected: no session moves
-//! because an edge joins.
+//! sessions of a dead edge spread over all others. A chosen keeper stays as long as it is connected. Sessions move
+//! because an edge joins only if their policy says so (`rebalance`).
 
 use super::{
     SHARD, Shard,
@@ -76,7 +76,9 @@ impl Shard {
 
     /// A keeper came or went, or what apps need has changed: every session checks its replicas.
     pub(super) fn keepers_changed(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
-        self.keepers.rebuild(self.wires.standbys().map(|role| role.name.clone()));
+        let others = self.wires.standbys().map(|role| role.name.clone());
+        self.keepers.rebuild(others.chain([self.config.edge.clone()]));
+        self.joins_changed(now, out);
         self.aim_all(now, out);
         // Rare, and every session may be concerned.
         for id in self.sessions.ids() {

@@ -18,6 +18,7 @@ mod peers;
 mod plans;
 mod policies;
 mod promotion;
+mod rebalance;
 mod recalls;
 mod record;
 mod refused;
@@ -37,6 +38,7 @@ pub use record::RECORDINGS_MAX;
 pub use state::missing::{MISSING_MAX, RETRY_MAX_NS, RETRY_MIN_NS};
 pub use state::moves::MOVES_MAX;
 pub use state::plans::{ASKED_MAX, PLAN_NS, PLANS_MAX};
+pub use state::rebalance::TRIES_MAX;
 pub use state::refused::REMEMBERED_MAX;
 pub use state::slots::SLOTS_MAX;
 pub use state::unneeded::UNNEEDED_MAX;
@@ -78,6 +80,7 @@ use state::{
     moves::Moves,
     peers::Peers,
     plans::Plans,
+    rebalance::Rebalance,
     recalls::Recalls,
     refused::Refused,
     sessions::{Session, Sessions},
@@ -115,6 +118,7 @@ pub struct Shard {
     backups: Backups,
     moves: Moves,
     regroup: Regroup,
+    rebalance: Rebalance,
     plans: Plans,
     recalls: Recalls,
     /// None until the first configuration, and if there are no peers to dial.
@@ -159,6 +163,7 @@ impl Shard {
             backups: Backups::default(),
             moves: Moves::default(),
             regroup: Regroup::default(),
+            rebalance: Rebalance::default(),
             plans: Plans::default(),
             recalls: Recalls::default(),
             peers: None,
@@ -250,6 +255,7 @@ impl Shard {
         self.recalls_due(now, out);
         self.regroup_due(now);
         self.moves_due(now, out);
+        self.rebalance_due(now, out);
         self.copies_due(now, out);
         self.plans_due(now, out);
         self.drain_due(now, out);
@@ -352,6 +358,7 @@ impl Shard {
                 self.sessions.set_memory_max(configure.memory_max);
                 self.config = configure;
                 self.set_policies(now, self.config.policies.clone());
+                self.rebalance.begin(now.mono_ns, u64::from(self.config.settle_ms) * 1_000_000);
                 // Peers are dialled once: a later configuration comes from the same process with the same list.
                 if self.peers.is_none() {
                     self.peers = Peers::begin(&self.config, self.secret.fingerprint(), now.mono_ns);
@@ -451,7 +458,8 @@ impl Shard {
         let sessions =
             [self.sessions.wake_ns(), self.shared.due_ns(), self.recalls.due_ns(), self.drain.due_ns()];
         let others = [self.wires.wake_ns(), peers, self.edges.wake_ns()];
-        let moves = [self.moves.due_ns(), self.moves.copies.due_ns(self.move_limit()), self.plans.due_ns()];
+        let copies = self.moves.copies.due_ns(self.move_limit());
+        let moves = [self.moves.due_ns(), copies, self.plans.due_ns(), self.rebalance_due_ns()];
         let groups = [self.groups_due_ns(), self.regroup.due_ns()];
         let due_ns = sessions.into_iter().chain(others).chain(moves).chain(groups).flatten().min();
         if let Some(mono_ns) = due_ns.filter(|due_ns| self.wake_ns != Some(*due_ns)) {

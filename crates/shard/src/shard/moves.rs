@@ -64,6 +64,7 @@ impl Shard {
         let to = next.to.clone();
         let Some(replaced) = session.moving.replace(next.into()) else { return };
         self.counters.moves_replaced += 1;
+        self.rebalance.left_to_others(id);
         let text = format!("not moved to `{}`: a move to `{to}` replaces that", replaced.to);
         note(NoteLevel::Info, Some(id), text, out);
         self.moves.over(id, None);
@@ -79,7 +80,8 @@ impl Shard {
     pub(super) fn check_move(&self, id: SessionId, wish: &MoveWish) -> Result<(), String> {
         let to = &wish.to;
         match self.sessions.get(id).and_then(|session| session.moving.as_deref()) {
-            Some(moving) if !wish.replace => return Err(moves_already(moving)),
+            // One that no operator asked for gives way.
+            Some(moving) if !wish.replace && !self.rebalance.moves(id) => return Err(moves_already(moving)),
             Some(moving) if moving.is_as(wish) => return Ok(()),
             Some(moving) if moving.is_handed_over() => {
                 return Err(format!("the session is handed over to `{}` already", moving.to));
@@ -120,7 +122,7 @@ impl Shard {
     }
 
     /// Why a session cannot be moved to an edge, whether or not it is being moved.
-    fn can_move(&self, id: SessionId, to: &Destination) -> Result<(), String> {
+    pub(super) fn can_move(&self, id: SessionId, to: &Destination) -> Result<(), String> {
         let Some(session) = self.sessions.get(id) else { return Err("the session is not here".into()) };
         let owner = &session.owner;
         self.is_elsewhere(to)?;
@@ -198,6 +200,7 @@ impl Shard {
             if let Some(moving) = self.sessions.get_mut(id).and_then(|it| it.moving.as_deref_mut()) {
                 moving.others.clear();
             }
+            self.rebalance.left_to_others(id);
             self.give_up_move(now, id, "an operator cancelled it", out);
         }
         let answer = MoveAnswer { tag, found, why: if found { why.to_string() } else { String::new() } };
@@ -408,18 +411,23 @@ impl Shard {
         let (to, ms) = (moving.to.clone(), now.mono_ns.saturating_sub(moving.asked_ns) / 1_000_000);
         let (backup, what) =
             (moving.is_of_backup(), if moving.is_of_backup() { "its backup is " } else { "" });
+        let rebalances = self.rebalance.moves(id);
         let (level, text) = match &why {
             None => {
                 let count = if backup { &mut self.counters.backups_moved } else { &mut self.counters.moves };
                 *count += 1;
+                self.counters.rebalanced += u64::from(rebalances);
                 (NoteLevel::Info, format!("{what}moved to `{to}` in {ms} ms"))
             }
             Some(why) => {
                 let why = why.as_str();
                 self.counters.moves_failed += 1;
-                (NoteLevel::Warning, format!("{what}not moved to `{to}`: {why}"))
+                // It is tried again.
+                let level = if rebalances { NoteLevel::Info } else { NoteLevel::Warning };
+                (level, format!("{what}not moved to `{to}`: {why}"))
             }
         };
+        self.rebalance.over(now.mono_ns, id, why.is_none());
         note(level, Some(id), text, out);
         let why = why.unwrap_or_default();
         let over = MoveOver { session: id, to, backup, ms, why };

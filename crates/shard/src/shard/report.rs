@@ -3,7 +3,8 @@
 use super::{Session, Shard};
 use crate::api::{
     Backing, BackupForm, CLIENTS_LISTED, CellRow, ClientRow, Configure, Counted, Counter, DrainRow, EndRow,
-    FromShard, Label, Note, NoteLevel, Now, Protect, ReplicationRow, Rows, SessionRow, ShardOutput,
+    FromShard, Label, Note, NoteLevel, Now, Protect, REBALANCE_LEFT, REBALANCE_SESSIONS, ReplicationRow,
+    Rows, SessionRow, ShardOutput,
 };
 use alloc::{
     collections::{BTreeMap, VecDeque},
@@ -61,6 +62,8 @@ pub(super) struct Counters {
     pub(super) confirmations: Confirmations,
     pub(super) epoch_log_bytes: u64,
     pub(super) promotions: u64,
+    pub(super) rebalanced: u64,
+    pub(super) rebalance_passes: u64,
     pub(super) cells_lost: u64,
     pub(super) clients_expelled: u64,
 }
@@ -243,6 +246,7 @@ impl Shard {
         ];
         counters.extend(self.counted_moves());
         counters.extend(self.counted_epochs());
+        counters.extend(self.counted_rebalance());
         self.tenants.count(&mut counters);
         let mut servers: BTreeMap<&String, usize> = BTreeMap::new();
         for server in self.wires.iter().flat_map(|(_, wire)| &wire.servers) {
@@ -273,6 +277,18 @@ impl Shard {
             count("clients_expelled_total", self.counters.clients_expelled),
         ];
         counters.into_iter()
+    }
+
+    fn counted_rebalance(&self) -> impl Iterator<Item = Counter> {
+        let under_way = self.rebalance.progress().into_iter().flat_map(|(edge, planned, left)| {
+            let figures = [(REBALANCE_SESSIONS, planned), (REBALANCE_LEFT, left)];
+            figures.map(|(name, value)| Counter::gauge(name, value).of(Label::edge(edge)))
+        });
+        let counters = [
+            Counter::count("rebalance_passes_total", self.counters.rebalance_passes),
+            Counter::count("sessions_rebalanced_total", self.counters.rebalanced),
+        ];
+        counters.into_iter().chain(under_way)
     }
 
     fn counted_moves(&self) -> impl Iterator<Item = Counter> {

@@ -35,6 +35,9 @@ impl Plan {
 
     /// Edges replicate some sessions in another way than the app says, in a sixth of all seeds: those of some clients, or all.
     pub(crate) fn policies(&self) -> Vec<ReplicationPolicy> {
+        if let Some(elastic) = self.elastic() {
+            return elastic.policies(self.seed);
+        }
         let mut random = Random::new(self.seed, 195);
         if !random.percent(16) {
             return Vec::new();
@@ -196,7 +199,7 @@ fn past_backup(plan: &mut Plan, random: &mut Random) {
 /// In two fifths of the seeds with epochs and a third edge operators move the backups of running sessions, and in most of these something happens as
 /// soon as a next backup is told of its group.
 pub(super) fn move_backups(plan: &mut Plan) {
-    let mut random = Random::new(plan.seed, 211);
+    let mut random = Random::new(plan.seed, 213);
     let random = &mut random;
     let is_usual = plan.load == Load::Usual && !plan.short_linger && !plan.has_hall();
     // Most of those in which sessions move stay as they are.

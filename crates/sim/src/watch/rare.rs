@@ -278,12 +278,14 @@ pub enum Rare {
     BackupMoved,
     /// It was to have one, and kept the one that it had, or lost it meanwhile.
     BackupNotMoved,
+    /// Sessions moved to an edge that had joined.
+    Rebalanced,
 }
 
 impl Rare {
     /// All rare states, in order. A state that is missing here has no place in `Counts`, and
     /// counting it would panic.
-    pub const ALL: [Self; 135] = [
+    pub const ALL: [Self; 136] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -419,6 +421,7 @@ impl Rare {
         Self::PolicyChanged,
         Self::BackupMoved,
         Self::BackupNotMoved,
+        Self::Rebalanced,
     ];
 }
 

@@ -148,6 +148,7 @@ impl EdgeNode {
             learns: plan.edges_learn(),
             addresses: plan.learning.iter().map(|_| address_of(edge)).collect(),
             hand_over_ms: plan.hand_over_ms,
+            settle_ms: plan.settle_ms(),
             move_bytes_per_s: plan.move_bytes_per_s,
             heartbeat_ms: [100, 400],
             sabotage: 0,

@@ -3,7 +3,11 @@
 use super::World;
 use crate::{position::ShardPosition, watch::Rare};
 use marram_session::owner::EpochRelease;
-use marram_shard::control::{ControlRequest, PolicyChange, PolicyReport};
+use marram_shard::{
+    api::MoveOver,
+    control::{ControlRequest, PolicyChange, PolicyReport},
+    ring::Ring,
+};
 use marram_wire::{
     frame::{ForgetCopy, Frame},
     id::SessionId,
@@ -82,8 +86,38 @@ impl World {
         }
     }
 
+    /// A pass of moves onto an edge that has joined is over. Between the beginnings of two of them there is as much time as the policy says.
+    fn judge_pass(&mut self, position: ShardPosition, text: &str) {
+        let Some(said) = text.strip_prefix("rebalanced onto `") else { return };
+        let numbers: Vec<u64> = said.split([' ', '`']).filter_map(|word| word.parse().ok()).collect();
+        let (Some([moved, _, ms]), Some(elastic)) = (numbers.get(..3), self.plan.elastic()) else {
+            return self.violations.push(format!("{position} notes a pass that cannot be: {text}"));
+        };
+        self.watch.count_if(Rare::Rebalanced, *moved > 0);
+        let least_ms = moved.saturating_sub(1) * 1_000 / u64::from(elastic.per_s);
+        if *ms < least_ms {
+            self.violations.push(format!("{position} moves more in a second than its policy allows: {text}"));
+        }
+    }
+
+    /// A session has moved, in a seed where only edges that join get sessions. All edges agree on the order in which a session's edges are on
+    /// the ring, whichever of them they know: each move goes forward there, so that none goes back and forth.
+    pub(super) fn judge_rebalanced(&mut self, from: usize, over: &MoveOver) {
+        let only_joins = self.plan.elastic().is_some_and(|elastic| !elastic.has_others);
+        if !only_joins || !over.why.is_empty() {
+            return;
+        }
+        let ring = Ring::new((0..self.edges.len()).map(|edge| format!("edge-{edge}")));
+        let place = |name: &str| ring.in_order(over.session, "").position(|edge| edge == name);
+        if place(&over.to.edge) >= place(&format!("edge-{from}")) {
+            let (session, to) = (over.session, &over.to);
+            self.violations.push(format!("E{from} moves {session} to {to}, where it belongs less than here"));
+        }
+    }
+
     /// What a shard notes: of groups, and of checkpoints.
     pub(super) fn noted(&mut self, position: ShardPosition, session: Option<SessionId>, text: &str) {
+        self.judge_pass(position, text);
         self.trace.say(self.queue.now_ns(), || format!("{position} notes {text}"));
         let by_itself = format!("`edge-{}` has claimed", position.edge);
         if text.contains("has claimed the session's group") && !text.contains(&by_itself) {

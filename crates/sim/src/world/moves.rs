@@ -138,6 +138,7 @@ impl World {
 
     /// A move of a session of this edge is over.
     pub(super) fn move_over(&mut self, edge: usize, over: &MoveOver) {
+        self.judge_rebalanced(edge, over);
         let is_moved = over.why.is_empty();
         if over.backup {
             self.watch.count_if(Rare::BackupMoved, is_moved);

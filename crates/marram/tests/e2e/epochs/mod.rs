@@ -10,4 +10,5 @@ mod kills;
 mod lost;
 mod moves;
 mod policies;
+mod rebalance;
 mod world;

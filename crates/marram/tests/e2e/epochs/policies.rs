@@ -120,6 +120,8 @@ fn policies_change_at_one_edge_while_sessions_run_and_a_mistake_changes_nothing(
         ("[[policy]]\nname = \"fast\"\nevery = \"1us\"\n", "wrong.toml:3"),
         ("[[policy]]\nname = \"fast\"\n", "changes nothing"),
         ("[[polices]]\nname = \"fast\"\nevery = \"1ms\"\n", "polices"),
+        ("[[policy]]\nname = \"fast\"\nrebalance = 0\n", "wrong.toml:3"),
+        ("[[policy]]\nname = \"fast\"\nrebalance = 1_001\n", "at most 1000 sessions"),
     ] {
         let wrong = file(&world, "wrong.toml", text);
         let refused = world.refused(here, &["policy", "set", &wrong]);

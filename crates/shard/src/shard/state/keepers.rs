@@ -20,9 +20,14 @@ pub(crate) struct Keepers {
 }
 
 impl Keepers {
-    /// The edges that can stand by have changed.
-    pub(crate) fn rebuild(&mut self, standbys: impl Iterator<Item = String>) {
-        self.ring = Ring::new(standbys);
+    /// The edges that are connected have changed: these, and the own one.
+    pub(crate) fn rebuild(&mut self, edges: impl Iterator<Item = String>) {
+        self.ring = Ring::new(edges);
+    }
+
+    /// The edge at which a session belongs.
+    pub(crate) fn first_of(&self, session: SessionId) -> Option<&str> {
+        self.ring.first_of(session)
     }
 
     /// The edge that should stand by for a session of the edge `own`.

@@ -16,6 +16,7 @@ pub(super) mod moves;
 pub(super) mod peers;
 pub(super) mod placing;
 pub(super) mod plans;
+pub(super) mod rebalance;
 pub(super) mod recalls;
 pub(super) mod refused;
 pub(super) mod replay;

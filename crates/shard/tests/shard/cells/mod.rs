@@ -6,6 +6,7 @@ mod keys;
 mod lost;
 mod moves;
 mod policies;
+mod rebalance;
 mod versions;
 mod world;
 

@@ -424,6 +424,21 @@ impl World {
         (0..self.edges.len()).filter(|edge| runs(&self.edges[*edge])).collect()
     }
 
+    /// The edge on which a client's session runs, if it has a cell of its own.
+    pub(crate) fn owner_of(&self, client: usize) -> Option<usize> {
+        let session = self.clients[client].session?;
+        let runs = |edge: &Edge| {
+            let owner = edge.shard.as_ref().and_then(|shard| shard.owner(session));
+            owner.is_some_and(|owner| owner.phase() == OwnerPhase::Running && !owner.was_handed_over())
+        };
+        (0..self.edges.len()).find(|edge| runs(&self.edges[*edge]))
+    }
+
+    /// The shard of an edge that is alive.
+    pub(crate) fn shard(&self, edge: usize) -> &Shard {
+        self.edges[edge].shard.as_ref().expect("it is alive")
+    }
+
     /// The keys of the cells that run on an edge, with how many clients they have.
     pub(crate) fn cells_at(&self, edge: usize) -> Vec<(String, usize)> {
         let shard = self.edges[edge].shard.as_ref();
@@ -475,6 +490,15 @@ impl World {
         let is_it = |owner: &&Owner| owner.phase() == OwnerPhase::Running;
         let session = owners.find(is_it).expect("it runs a cell").session();
         drop(owners);
+        self.asks_to_move_session(session, from, wish);
+    }
+
+    /// An operator moves a session from an edge to another one.
+    pub(crate) fn moves_session(&mut self, session: SessionId, from: usize, to: &str) {
+        self.asks_to_move_session(session, from, MoveWish::to(Destination::edge(to)));
+    }
+
+    fn asks_to_move_session(&mut self, session: SessionId, from: usize, wish: MoveWish) {
         self.tell(from, ToShard::Move(MoveSession { tag: 1, session, wish }));
     }
 

@@ -1,0 +1,156 @@
+//! Elastic chords: when an edge joins, sessions whose policy says so move to it (docs/policies.md, "Elastic chords").
+//!
+//! A session belongs at its first edge on the ring of all connected edges, this one included. Only what belongs at the edge that has joined
+//! moves: so no two edges send a session back and forth, and one that an operator has sent elsewhere stays there until its own edge joins
+//! again. Shared cells stay. The moves are those of operators, and wait until none of these waits.
+
+use super::{
+    SHARD, Shard,
+    report::note,
+    state::{
+        moves::{MOVES_MAX, Move},
+        rebalance::{PassOver, PassTally},
+        sessions::Session,
+    },
+};
+use crate::api::{Destination, NoteLevel, Now, ReplicationPolicy, ShardOutput};
+use alloc::{collections::BTreeSet, format, string::ToString, vec::Vec};
+use marram_session::trace;
+use marram_wire::id::SessionId;
+
+const MS: u64 = 1_000_000;
+
+impl Shard {
+    /// Edges have come or gone.
+    pub(super) fn joins_changed(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
+        let names: BTreeSet<&str> = self.wires.standbys().map(|role| role.name.as_str()).collect();
+        if let Some(over) = self.rebalance.connected(now.mono_ns, &names) {
+            self.pass_over(&over, "its connection broke: once it is back and stays, the rest is moved", out);
+        }
+    }
+
+    /// Begins passes, moves the next sessions of one, and ends it.
+    pub(super) fn rebalance_due(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
+        if self.drain.has_begun() {
+            if let Some(over) = self.rebalance.stop(now.mono_ns) {
+                self.pass_over(&over, "this edge stops", out);
+            }
+            return;
+        }
+        loop {
+            while let Some(edge) = self.rebalance.settled(now.mono_ns).map(ToString::to_string) {
+                self.begin_pass(now, &edge, out);
+            }
+            while self.may_rebalance()
+                && let Some(id) = self.rebalance.next(now.mono_ns)
+            {
+                self.rebalance_one(now, id, out);
+            }
+            let Some(over) = self.rebalance.finished(now.mono_ns) else { return };
+            self.pass_over(&over, "", out);
+        }
+    }
+
+    /// When something of it is due.
+    pub(super) fn rebalance_due_ns(&self) -> Option<u64> {
+        let is_idle = self.drain.has_begun() || !self.rebalances();
+        if is_idle { None } else { self.rebalance.due_ns(self.may_rebalance()) }
+    }
+
+    /// Whether a policy in force moves sessions to edges that join.
+    fn rebalances(&self) -> bool {
+        self.policies.iter().any(|policy| policy.rebalance > 0)
+    }
+
+    /// Whether there is room for another move, and none that an operator asked for waits for it.
+    fn may_rebalance(&self) -> bool {
+        let (under_way, waiting) = self.moves.counts();
+        waiting == 0 && under_way < MOVES_MAX
+    }
+
+    fn begin_pass(&mut self, now: Now, edge: &str, out: &mut Vec<ShardOutput>) {
+        let belong: BTreeSet<SessionId> =
+            self.sessions.ids().into_iter().filter(|id| self.rate_to(*id, edge).is_some()).collect();
+        let (count, backed) = (belong.len(), self.to_be_backed_at(edge).len());
+        self.rebalance.begin_pass(now.mono_ns, edge, belong);
+        if count > 0 {
+            self.counters.rebalance_passes += 1;
+            let text = format!(
+                "the edge `{edge}` has joined: {count} sessions of this shard move to it; {backed} others should have their backup there, and \
+                 keep the one that they have"
+            );
+            note(NoteLevel::Info, None, text, out);
+        } else if self.rebalances() {
+            let text = format!("the edge `{edge}` has joined: no session of this shard moves to it");
+            note(NoteLevel::Info, None, text, out);
+        }
+    }
+
+    fn pass_over(&mut self, over: &PassOver, why: &str, out: &mut Vec<ShardOutput>) {
+        let PassOver { edge, ns, tally: PassTally { planned, moved, stayed, left } } = over;
+        let ms = ns / MS;
+        let mut text =
+            format!("rebalanced onto `{edge}`: {moved} of {planned} sessions have moved in {ms} ms");
+        if *left > 0 {
+            text += &format!(", {left} have ended or went elsewhere");
+        }
+        if *stayed > 0 {
+            text += &format!(", {stayed} could not be moved and stay");
+        }
+        if !why.is_empty() {
+            text += &format!("; {why}");
+        }
+        let level = if *stayed > 0 { NoteLevel::Warning } else { NoteLevel::Info };
+        note(level, None, text, out);
+    }
+
+    /// Moves the session of the pass that is next, or tries it again later.
+    fn rebalance_one(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
+        let Some(edge) = self.rebalance.edge().map(ToString::to_string) else { return };
+        let moves = self.sessions.get(id).is_some_and(|session| session.moving.is_some());
+        let Some(per_s) = self.rate_to(id, &edge).filter(|_| !moves) else {
+            return self.rebalance.skipped();
+        };
+        let to = Destination::edge(&edge);
+        if let Err(why) = self.can_move(id, &to) {
+            trace!(SHARD, "session {id} is not rebalanced yet: {why}");
+            return self.rebalance.failed(now.mono_ns);
+        }
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.moving = Some(Move::new(to, now.mono_ns).into());
+            self.moves.wait(id);
+            self.rebalance.began(now.mono_ns, per_s);
+            self.moves_due(now, out);
+        }
+    }
+
+    /// How many sessions a second may move to this edge by the policy of a session that belongs there; none if it does not, or stays by its
+    /// policy.
+    fn rate_to(&self, id: SessionId, edge: &str) -> Option<u32> {
+        let session = self.sessions.get(id).filter(|session| !session.is_following())?;
+        let policy = self.rebalanced_by(session)?;
+        (self.keepers.first_of(id) == Some(edge)).then_some(policy.rebalance)
+    }
+
+    /// The policy by which a session moves to edges that join.
+    fn rebalanced_by(&self, session: &Session) -> Option<&ReplicationPolicy> {
+        let app = self.apps.of_owner(&session.owner).filter(|app| app.epoch.is_some() && !app.shared)?;
+        let policy = self.policies.iter().find(|policy| policy.matches(&app.name, session.owner.origin()))?;
+        Some(policy.as_ref()).filter(|policy| policy.rebalance > 0)
+    }
+
+    /// The sessions that stay here when this edge has joined, and should have their backup there now: it is what their policy or the ring
+    /// names first. Here is the place to change the backups of running sessions; until they can change, they keep the one that they have.
+    #[must_use]
+    pub fn to_be_backed_at(&self, edge: &str) -> Vec<SessionId> {
+        let is_to_be = |id: &SessionId| {
+            let session = self.sessions.get(*id).filter(|session| !session.is_following())?;
+            self.rebalanced_by(session).filter(|_| self.keepers.first_of(*id) != Some(edge))?;
+            let backup = self.backup_of(*id).filter(|backup| *backup != edge)?;
+            let kind = self.group_kind_of(session)?;
+            let target = self.target_for((*id, &kind), None, |_| true)?;
+            Some(target.edge == edge && target.edge != backup)
+        };
+        self.sessions.ids().into_iter().filter(|id| is_to_be(id) == Some(true)).collect()
+    }
+}
