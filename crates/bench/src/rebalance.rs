@@ -10,7 +10,7 @@
 //! The app has `protect = "epoch"`, and a policy moves what belongs at an edge that joins, so many sessions a second and edge. The load of an edge
 //! is how many sessions run on it; its spread is the largest over the mean. Every answer is checked.
 
-use crate::ballast::{APP, SERVER};
+use crate::ballast::{APP, SERVER, counter};
 use crate::moves::heard::Wrong;
 use crate::moves::scene::{said, wait_for};
 use crate::moves::sessions::Sessions;
@@ -19,7 +19,7 @@ use crate::standby::stand_by;
 use crate::{Plan, peer, progress};
 use anyhow::Context;
 use hyper::Method;
-use marram_cluster::{LogEvent, TestCluster, TestStore};
+use marram_cluster::{TestCluster, TestStore};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -91,7 +91,7 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     // An answer from a wrong state is a wrong one.
     report.add_lost(lost + reordered + changed, repeated);
     report.note(format!(
-        "protect = \"epoch\", every 10 ms; {PER_S} sessions of each edge move in a second at most; seconds: from when the fifth edge is connected, \
+        "protect = \"epoch\", every 10 ms; {PER_S} sessions of each edge move in a second at most; seconds: from when the fifth edge is connected to all, \
          5 s of settling included, to the end of the last pass; moving: from the beginning of the first pass; load_spread: the most sessions of \
          an edge over the mean; before: of the four"
     ));
@@ -116,41 +116,35 @@ fn four(plan: &Plan) -> anyhow::Result<(TestCluster, TestStore)> {
 
 /// Starts the fifth edge, and waits until the others have moved to it what belongs there.
 fn join(cluster: &mut TestCluster, store: &TestStore) -> anyhow::Result<Joined> {
-    let start = cluster.logs.end();
     let extra = format!("{}\n{}", stand_by(cluster), store.field());
-    cluster.respawn_with(JOINS, &extra)?;
-    let name = cluster.edges[JOINS].directory();
-    let says = |event: &LogEvent, words: &str| {
-        let text = event.text("message");
-        text.contains(words) && text.contains(&format!("`{name}`"))
+    cluster.start_edge(JOINS, &extra)?;
+    let until = |what: &str, is_so: &dyn Fn(usize) -> anyhow::Result<bool>| {
+        let deadline = Instant::now() + PATIENCE;
+        for edge in 0..JOINS {
+            while !is_so(edge)? {
+                anyhow::ensure!(Instant::now() < deadline, "{} {what}", cluster.edges[edge].who());
+                std::thread::sleep(PAUSE);
+            }
+        }
+        anyhow::Ok(Instant::now())
     };
-    let first = |words: &str| {
-        let found = cluster.logs.wait(start, PATIENCE, |event| says(event, words));
-        anyhow::Ok(found.with_context(|| format!("no edge says that {name} {words:?}"))?.1.at)
-    };
-    let (connected, settled) = (first("can stand by")?, first("has joined")?);
-    // An edge of which nothing moves says so, and has no pass.
-    let mut done = 0;
-    let is_done = |event: &LogEvent| {
-        says(event, "rebalanced onto") || says(event, "no session of this shard moves to it")
-    };
-    let last = cluster.logs.wait(start, PATIENCE, |event| {
-        done += usize::from(is_done(event));
-        done == JOINS
-    });
-    let (_, last) =
-        last.with_context(|| format!("{done} of {JOINS} edges have moved what belongs at {name}"))?;
-    let moved = (0..JOINS).map(|edge| counter(cluster, edge)).sum::<anyhow::Result<u64>>()?;
-    Ok(Joined {
-        seconds: (last.at - connected).as_secs_f64(),
-        moving_s: (last.at - settled).as_secs_f64(),
-        moved,
-    })
-}
-
-fn counter(cluster: &TestCluster, edge: usize) -> anyhow::Result<u64> {
-    let edge = cluster.edges[edge].client()?;
-    Ok(crate::ballast::counter(&edge, "sessions_rebalanced_total")?.unwrap_or(0))
+    let figure = |edge: usize, name: &str| counter(&cluster.edges[edge].client()?, name);
+    let has_joined = |edge| anyhow::Ok(figure(edge, "rebalance_passes_total")? > Some(0));
+    let connected = until("does not reach the fifth edge", &|edge| {
+        Ok(figure(edge, "other_edges")? == Some(JOINS as u64))
+    })?;
+    while !has_joined(0)? {
+        anyhow::ensure!(connected.elapsed() < PATIENCE, "the fifth edge does not join");
+        std::thread::sleep(PAUSE);
+    }
+    let settled = Instant::now();
+    // The figure is there as long as a pass is.
+    let last = until("does not move what belongs elsewhere", &|edge| {
+        Ok(has_joined(edge)? && figure(edge, "rebalance_sessions_left")?.is_none())
+    })?;
+    let moved = (0..JOINS).map(|edge| figure(edge, "sessions_rebalanced_total"));
+    let moved = moved.sum::<anyhow::Result<Option<u64>>>()?.unwrap_or(0);
+    Ok(Joined { seconds: (last - connected).as_secs_f64(), moving_s: (last - settled).as_secs_f64(), moved })
 }
 
 /// How many sessions run on each edge that is up, and how many of all have a backup.

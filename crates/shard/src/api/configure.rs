@@ -44,8 +44,8 @@ record! {
         hand_over_ms: u32,
         /// Bytes in a second that moves may copy from this shard to other edges, in all; 0 for no limit.
         move_bytes_per_s: u64,
-        /// How long an edge must have been connected before sessions are rebalanced onto it, in milliseconds. One that was away for less has
-        /// not joined anew.
+        /// How long an edge must have been connected before sessions are rebalanced onto it, in milliseconds. One that was away for less does
+        /// not join again.
         settle_ms: u32,
         /// The interval of heartbeats to a peer, in milliseconds.
         heartbeat_interval_ms: u32,

@@ -358,7 +358,7 @@ impl Shard {
                 self.sessions.set_memory_max(configure.memory_max);
                 self.config = configure;
                 self.set_policies(now, self.config.policies.clone());
-                self.rebalance.begin(now.mono_ns, u64::from(self.config.settle_ms) * 1_000_000);
+                self.rebalance.settle_after(u64::from(self.config.settle_ms) * 1_000_000);
                 // Peers are dialled once: a later configuration comes from the same process with the same list.
                 if self.peers.is_none() {
                     self.peers = Peers::begin(&self.config, self.secret.fingerprint(), now.mono_ns);

@@ -417,13 +417,15 @@ impl Shard {
                 let count = if backup { &mut self.counters.backups_moved } else { &mut self.counters.moves };
                 *count += 1;
                 self.counters.rebalanced += u64::from(rebalances);
-                (NoteLevel::Info, format!("{what}moved to `{to}` in {ms} ms"))
+                // Of a pass, only its beginning and its end are worth a line.
+                let level = if rebalances { NoteLevel::Debug } else { NoteLevel::Info };
+                (level, format!("{what}moved to `{to}` in {ms} ms"))
             }
             Some(why) => {
                 let why = why.as_str();
                 self.counters.moves_failed += 1;
                 // It is tried again.
-                let level = if rebalances { NoteLevel::Info } else { NoteLevel::Warning };
+                let level = if rebalances { NoteLevel::Debug } else { NoteLevel::Warning };
                 (level, format!("{what}not moved to `{to}`: {why}"))
             }
         };

@@ -24,7 +24,8 @@ impl Shard {
     /// Edges have come or gone.
     pub(super) fn joins_changed(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
         let names: BTreeSet<&str> = self.wires.standbys().map(|role| role.name.as_str()).collect();
-        if let Some(over) = self.rebalance.connected(now.mono_ns, &names) {
+        let has_sessions = self.sessions.iter().any(|(_, session)| !session.is_following());
+        if let Some(over) = self.rebalance.connected(now.mono_ns, &names, has_sessions) {
             self.pass_over(&over, "its connection broke: once it is back and stays, the rest is moved", out);
         }
     }
@@ -73,17 +74,18 @@ impl Shard {
             self.sessions.ids().into_iter().filter(|id| self.rate_to(*id, edge).is_some()).collect();
         let (count, backed) = (belong.len(), self.to_be_backed_at(edge).len());
         self.rebalance.begin_pass(now.mono_ns, edge, belong);
-        if count > 0 {
-            self.counters.rebalance_passes += 1;
-            let text = format!(
+        if !self.rebalances() {
+            return;
+        }
+        self.counters.rebalance_passes += 1;
+        let text = match count {
+            0 => format!("the edge `{edge}` has joined: no session of this shard moves to it"),
+            count => format!(
                 "the edge `{edge}` has joined: {count} sessions of this shard move to it; {backed} others should have their backup there, and \
                  keep the one that they have"
-            );
-            note(NoteLevel::Info, None, text, out);
-        } else if self.rebalances() {
-            let text = format!("the edge `{edge}` has joined: no session of this shard moves to it");
-            note(NoteLevel::Info, None, text, out);
-        }
+            ),
+        };
+        note(NoteLevel::Info, None, text, out);
     }
 
     fn pass_over(&mut self, over: &PassOver, why: &str, out: &mut Vec<ShardOutput>) {

@@ -68,8 +68,6 @@ pub(crate) struct PassOver {
 /// The edges that join, and the pass that is under way. There is one at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Rebalance {
-    /// When this shard began: what is connected soon after was there before it.
-    began_ns: Option<u64>,
     /// How long an edge must be connected before anything moves onto it.
     settle_ns: u64,
     edges: BTreeMap<String, Seen>,
@@ -77,14 +75,19 @@ pub(crate) struct Rebalance {
 }
 
 impl Rebalance {
-    /// The shard is configured.
-    pub(crate) fn begin(&mut self, now_ns: u64, settle_ns: u64) {
-        self.began_ns = self.began_ns.or(Some(now_ns));
+    /// An edge must be connected for so long before anything moves onto it.
+    pub(crate) fn settle_after(&mut self, settle_ns: u64) {
         self.settle_ns = settle_ns;
     }
 
-    /// These other edges are connected now. Returns the pass that ends, since its edge is not.
-    pub(crate) fn connected(&mut self, now_ns: u64, names: &BTreeSet<&str>) -> Option<PassOver> {
+    /// These other edges are connected now. One that comes while this shard has no session does not join: it may be this shard that has come.
+    /// Returns the pass that ends, since its edge is not connected.
+    pub(crate) fn connected(
+        &mut self,
+        now_ns: u64,
+        names: &BTreeSet<&str>,
+        has_sessions: bool,
+    ) -> Option<PassOver> {
         let settle_ns = self.settle_ns;
         for (name, seen) in &mut self.edges {
             let connected = names.contains(name.as_str());
@@ -95,10 +98,12 @@ impl Rebalance {
             }
         }
         self.edges.retain(|_, seen| seen.connected || now_ns.saturating_sub(seen.since_ns) <= settle_ns);
-        let joins = self.began_ns.is_some_and(|began_ns| now_ns > began_ns.saturating_add(settle_ns));
         for name in names {
             if !self.edges.contains_key(*name) {
-                self.edges.insert((*name).to_string(), Seen { since_ns: now_ns, connected: true, joins });
+                self.edges.insert(
+                    (*name).to_string(),
+                    Seen { since_ns: now_ns, connected: true, joins: has_sessions },
+                );
             }
         }
         let is_lost = |pass: &Pass| !self.edges.get(&pass.edge).is_some_and(|seen| seen.connected);
@@ -258,23 +263,22 @@ mod tests {
     use super::*;
 
     const SETTLE_NS: u64 = 5 * SECOND_NS;
-    /// After the time in which edges count as having been there before.
     const LATER_NS: u64 = 100 * SECOND_NS;
 
     fn sessions(count: u8) -> BTreeSet<SessionId> {
         (0..count).map(|number| SessionId([number; 16])).collect()
     }
 
-    /// A shard that began long ago, and these edges connected at `LATER_NS`.
+    /// A shard that has sessions, and these edges connected at `LATER_NS`.
     fn with(names: &[&str]) -> Rebalance {
         let mut rebalance = Rebalance::default();
-        rebalance.begin(0, SETTLE_NS);
-        rebalance.connected(LATER_NS, &names.iter().copied().collect());
+        rebalance.settle_after(SETTLE_NS);
+        connect(&mut rebalance, LATER_NS, names);
         rebalance
     }
 
     fn connect(rebalance: &mut Rebalance, now_ns: u64, names: &[&str]) -> Option<PassOver> {
-        rebalance.connected(now_ns, &names.iter().copied().collect())
+        rebalance.connected(now_ns, &names.iter().copied().collect(), true)
     }
 
     #[test]
@@ -286,11 +290,14 @@ mod tests {
     }
 
     #[test]
-    fn those_that_are_there_when_a_shard_begins_do_not_join() {
+    fn those_that_come_before_a_shard_has_sessions_do_not_join() {
         let mut rebalance = Rebalance::default();
-        rebalance.begin(7, SETTLE_NS);
-        connect(&mut rebalance, 7 + SETTLE_NS, &["a"]);
-        assert_eq!((rebalance.settled(LATER_NS), rebalance.due_ns(true)), (None, None));
+        rebalance.settle_after(SETTLE_NS);
+        rebalance.connected(LATER_NS, &["a"].into(), false);
+        rebalance.connected(LATER_NS + 1, &["a", "b"].into(), true);
+        assert_eq!(rebalance.settled(LATER_NS + 1 + SETTLE_NS), Some("b"));
+        rebalance.begin_pass(LATER_NS + 1 + SETTLE_NS, "b", BTreeSet::new());
+        assert_eq!(rebalance.due_ns(true), None);
     }
 
     #[test]

@@ -485,8 +485,7 @@ impl World {
     }
 
     fn asks_to_move(&mut self, from: usize, wish: MoveWish) {
-        let shard = self.edges[from].shard.as_ref().expect("it is alive");
-        let mut owners = shard.owners();
+        let mut owners = self.shard(from).owners();
         let is_it = |owner: &&Owner| owner.phase() == OwnerPhase::Running;
         let session = owners.find(is_it).expect("it runs a cell").session();
         drop(owners);
@@ -509,8 +508,7 @@ impl World {
 
     /// An operator ends the cell that runs on this edge.
     pub(crate) fn kills_cell(&mut self, edge: usize) {
-        let shard = self.edges[edge].shard.as_ref().expect("it is up");
-        let session = shard.owners().next().expect("it has a cell").session();
+        let session = self.shard(edge).owners().next().expect("it has a cell").session();
         self.tell(edge, ToShard::Kill(Kill { tag: 1, session, reason: "no more".into() }));
     }
 
