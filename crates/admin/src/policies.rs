@@ -118,6 +118,7 @@ fn view(edge: &str, report: &PolicyReport) -> Value {
             "targets": policy.targets,
             "groups": policy.groups.max(1),
             "rebalance": policy.rebalance,
+            "waits": !policy.runs_ahead,
             "sessions": sessions,
         })
     });

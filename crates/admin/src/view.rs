@@ -259,6 +259,7 @@ pub(super) fn row(row: &SessionRow) -> Value {
         "form": row.replication.as_ref().map(|replication| replication.asked.name()),
         "form_now": row.replication.as_ref().and_then(|replication| replication.now).map(BackupForm::name),
         "every_us": row.replication.as_ref().map(|replication| replication.every_us),
+        "waits": row.replication.as_ref().map(|replication| replication.waits),
         "policy_former": row.replication.as_ref().map(|replication| replication.former),
         "policy": row.replication.as_ref().and_then(|replication| replication.policy.as_deref()),
         "moving": row.moving.as_ref().map(move_text),

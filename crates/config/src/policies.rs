@@ -39,6 +39,7 @@ pub(super) struct WrittenPolicy {
     groups: Option<Spanned<u32>>,
     /// How many sessions a second move to an edge that joins.
     rebalance: Option<Spanned<u32>>,
+    waits: Option<bool>,
 }
 
 /// The policies, in the order in which they are tried.
@@ -83,9 +84,9 @@ pub fn read(source: &Source) -> Result<Vec<ReplicationPolicy>, Problem> {
 
 impl WrittenPolicy {
     fn resolve(self, source: &Source, span: &Range<usize>) -> Result<ReplicationPolicy, Problem> {
-        if self.every.is_none() && self.targets.is_none() && self.groups.is_none() && self.rebalance.is_none()
-        {
-            let what = "changes nothing; write `every`, `targets`, `groups` or `rebalance`";
+        let changes = self.every.is_some() || self.targets.is_some() || self.groups.is_some();
+        if !changes && self.rebalance.is_none() && self.waits.is_none() {
+            let what = "changes nothing; write `every`, `targets`, `groups`, `rebalance` or `waits`";
             return Err(source.problem(span, what));
         }
         let rebalance = self.rebalance.as_ref().map(|rate| rebalance(source, rate)).transpose()?;
@@ -108,6 +109,7 @@ impl WrittenPolicy {
             client_port: self.client_port.as_ref().map(|text| ports(source, text)).transpose()?,
             every_us: every.transpose()?,
             targets: targets.unwrap_or_default(),
+            runs_ahead: self.waits == Some(false),
             groups: self.groups.map_or(1, Spanned::into_inner),
             rebalance: rebalance.unwrap_or(0),
         })
@@ -171,11 +173,14 @@ mod tests {
             "[[policy]]\nname = \"bulk\"\nevery = \"10ms\"\n\
              [[policy]]\nname = \"spread\"\ngroups = 4\n\
              [[policy]]\nname = \"calls\"\npriority = 1\napp = \"relay\"\nlistener = \"sip\"\nclient = \"192.0.2.0/24\"\n\
-             client_port = \"5060\"\nevery = \"message\"\ntargets = [\"there\", \"far\"]\n",
+             client_port = \"5060\"\nevery = \"message\"\ntargets = [\"there\", \"far\"]\n\
+             [[policy]]\nname = \"free\"\npriority = -1\nwaits = false\n[[policy]]\nname = \"safe\"\npriority = -2\nwaits = true\n",
         )
         .unwrap();
         let names: Vec<&str> = policies.iter().map(|policy| policy.name.as_str()).collect();
-        assert_eq!(names, ["calls", "bulk", "spread"]);
+        assert_eq!(names, ["calls", "bulk", "spread", "free", "safe"]);
+        let ahead: Vec<bool> = policies.iter().map(|policy| policy.runs_ahead).collect();
+        assert_eq!(ahead, [false, false, false, true, false]);
         let calls = ReplicationPolicy {
             name: "calls".into(),
             app: Some("relay".into()),
@@ -184,6 +189,7 @@ mod tests {
             client_port: Some(PortRange { from: 5060, to: 5060 }),
             every_us: Some(0),
             targets: vec!["there".into(), "far".into()],
+            runs_ahead: false,
             groups: 1,
             rebalance: 0,
         };
@@ -214,6 +220,7 @@ mod tests {
         let table = |fields: &str| format!("[[policy]]\nname = \"p\"\n{fields}\n");
         for (fields, expected) in [
             ("app = \"relay\"", "changes nothing"),
+            ("waits = \"no\"", "waits"),
             ("every = \"1us\"", "an epoch lasts"),
             ("every = \"soon\"", "an epoch lasts"),
             ("targets = []", "names no edge"),

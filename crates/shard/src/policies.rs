@@ -34,6 +34,8 @@ record! {
         /// The edges that are to be the backup: the first one that is connected. If none is, the edge that has none of these policies would
         /// choose.
         targets: Vec<String>,
+        /// Whether outputs leave before the backup has what produced them. Those of shared cells wait all the same.
+        runs_ahead: bool,
         /// Over how many groups sessions with the same backup are spread; 0 counts as 1.
         groups: u32,
         /// How many sessions of a shard move in a second, at most, to an edge that joins and at which they belong; 0 if they stay.
@@ -110,6 +112,7 @@ mod tests {
             client_port: Some(PortRange { from: 0, to: u16::MAX }),
             every_us: Some(0),
             targets: alloc::vec!["here".into(), "there".into()],
+            runs_ahead: true,
             groups: 40,
             rebalance: 50,
         };

@@ -171,9 +171,10 @@ fn of_edge(answer: &Value) -> String {
     };
     let mut out = format!("{edge}: {}, {from}\n", policies_of(policies.len() as u64));
     let mut rows: Vec<Vec<String>> = policies.iter().map(row).collect();
-    let unmatched = vec!["-", "anything else", "as the app says", "", "", ""].into_iter().map(str::to_owned);
+    let unmatched = vec!["-", "anything else", "as the app says", "", "", "", ""].into_iter().map(str::to_owned);
     rows.push(unmatched.chain([text(answer, "unmatched")]).collect());
-    out += &table::format(&["POLICY", "FOR", "EPOCHS", "TARGETS", "GROUPS", "REBALANCE", "SESSIONS"], &rows);
+    let head = ["POLICY", "FOR", "EPOCHS", "TARGETS", "GROUPS", "REBALANCE", "OUTPUTS", "SESSIONS"];
+    out += &table::format(&head, &rows);
     for pass in answer["rebalances"].as_array().into_iter().flatten() {
         let [sessions, left] = ["sessions", "left"].map(|name| pass[name].as_u64().unwrap_or(0));
         let done = sessions.saturating_sub(left);
@@ -227,6 +228,7 @@ fn row(policy: &Value) -> Vec<String> {
             None | Some(0) => "no".into(),
             Some(per_s) => format!("{per_s}/s"),
         },
+        if policy["waits"] == false { "at once" } else { "wait" }.into(),
         text(policy, "sessions"),
     ]
 }
@@ -239,7 +241,7 @@ mod tests {
     fn answer() -> Value {
         let policy = json!({
             "name": "calls", "app": "relay", "client": "10.1.0.0/16", "every_us": 1_500, "targets": ["b", "c"],
-            "groups": 2, "rebalance": 20, "sessions": 7,
+            "groups": 2, "rebalance": 20, "waits": false, "sessions": 7,
         });
         json!({
             "edge": "a", "origin": "edge", "revision": 2, "domain_revision": 40, "policies": [policy],
@@ -258,6 +260,7 @@ mod tests {
             "b, c",
             "20/s",
             "e has joined: 7 of 9 sessions",
+            "at once",
             "3 sessions keep",
             "revision 40",
         ] {

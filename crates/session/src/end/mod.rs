@@ -129,8 +129,19 @@ pub struct End {
     sent: Sent,
     /// Bytes that may be sent to the owner.
     credit: InputCredit,
-    /// Outputs received since the session began.
+    /// Outputs received since the session began, in the history of the owner that it follows.
     received: u64,
+    /// Outputs that the program was given. More than `received` if that owner is behind the one before: it produces these again, and they
+    /// are dropped by their numbers.
+    delivered: u64,
+    /// How many of the outputs that were received are in the history of the owner that was promised last.
+    agreed: u64,
+    /// The same, of those that were behind and have been promised since a log was chosen: the least.
+    agreed_least: Option<u64>,
+    /// Whether an owner that was behind has chosen its log.
+    was_behind: bool,
+    /// Whether its owner lets outputs leave before its backup has them, or has done so: the backup may be behind this end.
+    runs_ahead: bool,
     /// Of these, not yet acknowledged on this channel.
     unacknowledged: u64,
     /// Charge of outputs that the program has not read.
@@ -197,6 +208,11 @@ impl End {
             sent: Sent::default(),
             credit: InputCredit::default(),
             received: 0,
+            delivered: 0,
+            agreed: 0,
+            agreed_least: None,
+            was_behind: false,
+            runs_ahead: false,
             unacknowledged: 0,
             backlog: 0,
             taken: 0,
@@ -405,6 +421,7 @@ impl End {
         holds!("I44", (RETAINED_MIN..=RETAINED_MAX).contains(&self.room));
         holds!("I44", (ALLOWANCE_MIN..=CHECKPOINT_AFTER_BYTES).contains(&self.allowance));
         holds!("I10", self.unacknowledged <= self.received);
+        holds!("I10", self.received <= self.delivered && self.agreed <= self.received);
         holds!("I10", self.backlog + self.taken <= OUTPUT_WINDOW);
         holds!("I10", !self.finishing || (self.output_closed && self.sent.closed()));
         Ok(())
@@ -459,6 +476,7 @@ impl End {
         self.unacknowledged = 0;
         self.taken = 0;
         self.stored = 0;
+        self.agree(ask);
         // A standby learns of a generation when its owner asks for promises. If the ends had promised another owner before, no
         // log was chosen in that generation, and the standby's state may contradict what the ends have received since.
         // While a session without protection of its own moves, there is nothing else to go back to: there one counts in whose place no
@@ -490,7 +508,7 @@ impl End {
             log_start,
             log_end: self.log.end(),
             tag: self.log.tag(),
-            received: self.received,
+            received: self.agreed,
             window: OUTPUT_WINDOW - self.backlog,
             sent_start: from,
             sent_end: self.sent.end(),
@@ -536,7 +554,7 @@ impl End {
         if self.protected && !ask.live.as_ref().is_some_and(covers) {
             return Err(PromiseRefusal::Uncovered);
         }
-        if self.keeps_messages_alone() && !self.is_covered_by(ask.live.as_ref()) {
+        if self.keeps_messages_alone() && !self.is_covered_by(ask.live.as_ref(), self.follows_claim(ask)) {
             return Err(PromiseRefusal::Behind);
         }
         // The first promise fixes the ends of a session: a delayed first hello can make another agent accept the session, and
@@ -555,20 +573,39 @@ impl End {
     /// Whether any edge may begin the session, as far as this end knows: its owner has released nothing to it, and has consumed nothing
     /// that is forgotten here.
     fn may_begin_again(&self) -> bool {
-        self.keeps_messages_alone() && self.is_covered_by(None)
+        self.keeps_messages_alone() && self.is_covered_by(None, false)
+    }
+
+    /// How many of the outputs that were received are in this owner's history, which it may choose now.
+    fn agree(&mut self, ask: &Promise) {
+        self.agreed = self.received;
+        if !self.keeps_messages_alone() {
+            return;
+        }
+        let (produced, generation) =
+            ask.live.as_ref().map_or((0, Generation::NONE), |live| (live.produced, live.generation));
+        // An owner that goes on from a log which was chosen elsewhere has promised here before: then it may have been further behind.
+        let before = self.agreed_least.filter(|_| generation > self.chosen);
+        self.agreed = self.received.min(produced).min(before.unwrap_or(u64::MAX));
+        if self.agreed < self.received {
+            self.agreed_least = Some(self.agreed_least.unwrap_or(u64::MAX).min(self.agreed));
+        }
+    }
+
+    /// Whether an owner may be behind what was received: outputs left before the backup had them, and that backup is the one that asks. It
+    /// has claimed the session's group, so no other edge has more.
+    fn follows_claim(&self, ask: &Promise) -> bool {
+        self.runs_ahead && ask.promoted.0 == Some(true)
     }
 
     /// Whether an owner could go on where this end stands: it has consumed all that is forgotten here, produced all that was received,
-    /// and none was chosen here since that it does not follow from. To ask must not dislodge an owner which could.
-    fn is_covered_by(&self, live: Option<&Live>) -> bool {
-        match live {
-            Some(live) => {
-                live.generation >= self.chosen
-                    && live.took >= self.sent.start()
-                    && live.produced >= self.received
-            }
-            None => self.sent.start() == 0 && self.received == 0,
-        }
+    /// and none was chosen here since that it does not follow from. To ask must not dislodge an owner which could. One that `may_be_behind`
+    /// need not have produced what was received.
+    fn is_covered_by(&self, live: Option<&Live>, may_be_behind: bool) -> bool {
+        let (took, produced) = live.map_or((0, 0), |live| (live.took, live.produced));
+        live.is_none_or(|live| live.generation >= self.chosen)
+            && took >= self.sent.start()
+            && (may_be_behind || produced >= self.received)
     }
 
     /// The client end's information about its client, sent while the end has no log: later the log's first entry contains it.

@@ -59,6 +59,10 @@ impl End {
                 self.sent.truncate(truncate.sent);
                 Ok(())
             }
+            (Frame::RunsAhead(runs), EndPhase::Owned) => {
+                self.runs_ahead = runs.is_so;
+                Ok(())
+            }
             (Frame::ProtectNow(protect), EndPhase::Owned) => self.protect(&protect, out),
             (Frame::Unprotect(_), EndPhase::Owned) => {
                 check(self.protected, "a session that does not move is not kept any more")?;
@@ -111,6 +115,10 @@ impl End {
         self.enter(EndPhase::Owned, "the owner has chosen a log");
         self.begun = true;
         self.chosen = self.promised;
+        self.received = self.agreed;
+        self.agreed_least = None;
+        self.was_behind |= self.received < self.delivered;
+        self.runs_ahead = chosen.runs_ahead.0 == Some(true);
         self.clock = Some(SessionClock { session_ns: chosen.session_ns, told_ns: now_ns });
         self.credit = InputCredit::of(chosen.credit);
         self.pump(out);
@@ -123,7 +131,9 @@ impl End {
     }
 
     fn output(&mut self, output: Output, out: &mut Vec<EndEffect>) -> Result<(), Violation> {
-        check(!self.output_closed, "an output arrived after the close")?;
+        // An owner that was behind may close later than the one before.
+        let is_again = self.received < self.delivered;
+        check(!self.output_closed || self.was_behind, "an output arrived after the close")?;
         if let Some(increment) = &output.increment {
             self.increment(increment)?;
         }
@@ -132,10 +142,14 @@ impl End {
         check(fits, "an output came that the owner had no credit for")?;
         self.received += 1;
         self.unacknowledged += 1;
-        if output.close {
+        self.delivered = self.delivered.max(self.received);
+        if output.close && !self.output_closed {
             self.output_closed = true;
             self.taken += cost;
             out.push(EndEffect::DeliverClose);
+        } else if is_again || self.output_closed {
+            // The program has it, or was told that there is no more.
+            self.taken += cost;
         } else {
             self.backlog += cost;
             out.push(EndEffect::Deliver(output.payload));

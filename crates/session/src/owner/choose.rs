@@ -257,9 +257,9 @@ impl Owner {
         }
         self.checkpointer.make_room(&self.ends, &self.log, out);
         let generation = (self.about.generation(), self.about.seal());
-        let session_ns = self.runner.session_ns(now, &self.log);
+        let told = (self.runner.session_ns(now, &self.log), self.epochs.runs_ahead());
         let log = (&self.log, self.about.keeps_log());
-        self.ends.send_chosen(generation, session_ns, log, self.state.pauses(), out);
+        self.ends.send_chosen(generation, told, log, self.state.pauses(), out);
         self.enter(Phase::Running, "the ends are sent the chosen log");
         self.live = Some(self.about.generation());
         self.checkpointer.tell_covered(&mut self.ends, out);

@@ -16,6 +16,7 @@ use crate::{
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::ops::{Deref, DerefMut};
 use marram_wire::{
+    codec::Last,
     frame::{Channel, Chosen, Code, Ended, Failed, Failure, Finish, Frame, Increment, LogPart, Reject},
     header::Header,
     id::{Generation, HostId, Port},
@@ -365,7 +366,7 @@ impl Ends {
     pub(super) fn send_chosen(
         &mut self,
         (generation, seal): (Generation, &Seal),
-        session_ns: i64,
+        (session_ns, runs_ahead): (i64, bool),
         (log, keeps_log): (&Log, bool),
         pauses: &Pauses,
         out: &mut Vec<OwnerEffect>,
@@ -398,7 +399,9 @@ impl Ends {
                 offset += PART_SIZE as u64;
                 out.push(OwnerEffect::Send(side.port, part.into()));
             }
-            let chosen = Chosen { channel, log_offset: offset, log: tail, tag, credit, session_ns };
+            let runs_ahead = Last(runs_ahead.then_some(true));
+            let chosen =
+                Chosen { channel, log_offset: offset, log: tail, tag, credit, session_ns, runs_ahead };
             out.push(OwnerEffect::Send(side.port, chosen.into()));
             (side.known, side.known_tag) = (end, tag);
         }

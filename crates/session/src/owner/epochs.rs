@@ -7,7 +7,7 @@
 use super::{Now, Owner, OwnerEffect, OwnerPhase, boundary::Boundary, end_state::EndState, sides::Chore};
 use alloc::{collections::VecDeque, vec::Vec};
 use marram_wire::{
-    frame::{GroupId, Keep, Truncate},
+    frame::{GroupId, Keep, RunsAhead, Truncate},
     id::{Generation, Port},
 };
 
@@ -22,6 +22,8 @@ pub enum EpochRelease {
     Held,
     /// Those that the backup has confirmed.
     Confirmed,
+    /// All, before the backup has what produced them. If this edge dies, the backup goes on behind the ends.
+    Ahead,
     /// All: by its claim, this edge runs alone.
     Alone,
 }
@@ -65,6 +67,10 @@ pub(super) struct Epochs {
     pub(super) is_halted: bool,
     /// Whether the session is about to change its group: what the backup confirms releases nothing (see [`super::changes`]).
     pub(super) is_changing: bool,
+    /// Up to where outputs may have left that the backup has not confirmed, if none leave so any more.
+    ran_ahead_to: Option<u64>,
+    /// The group that this edge has claimed as its backup, with this session.
+    promoted_in: Option<GroupId>,
 }
 
 impl Epochs {
@@ -86,6 +92,27 @@ impl Epochs {
             last = Some(ended);
         }
         last
+    }
+
+    /// Whether outputs leave, or have left, that the backup has not confirmed.
+    pub(super) fn runs_ahead(&self) -> bool {
+        self.release == EpochRelease::Ahead || self.ran_ahead_to.is_some()
+    }
+
+    /// Whether outputs leave before the backup has them. While the session is handed over they do not: the backup may go on with what it
+    /// was fed until then, without a claim.
+    fn is_ahead(&self) -> bool {
+        self.release == EpochRelease::Ahead && !self.given
+    }
+
+    /// This edge was the group's backup, and has claimed it.
+    pub(super) fn claimed_here(&mut self) {
+        self.promoted_in = self.group;
+    }
+
+    /// Whether this edge was the backup, has claimed the group, and has the session since: no other edge has more of it.
+    pub(super) fn was_promoted(&self) -> bool {
+        self.promoted_in.is_some() && self.promoted_in == self.group && !self.given
     }
 
     /// These ends were told to forget messages of this charge.
@@ -159,11 +186,19 @@ impl Owner {
         if before == release || !self.about.has_backup() {
             return;
         }
+        if before == EpochRelease::Ahead {
+            self.epochs.ran_ahead_to = Some(self.epochs.last.log_offset);
+        }
         match release {
             EpochRelease::Held => self.epochs.begin_again(),
-            EpochRelease::Confirmed => {
-                self.epochs.begin_again();
-                self.epoch_is_due(out);
+            EpochRelease::Confirmed | EpochRelease::Ahead => {
+                // Between these two, what has ended is still to be confirmed.
+                if !matches!(before, EpochRelease::Confirmed | EpochRelease::Ahead) {
+                    self.epochs.begin_again();
+                    self.epoch_is_due(out);
+                }
+                self.run_ahead(out);
+                self.catch_up_if_kept(out);
             }
             EpochRelease::Alone => {
                 let (generation, at) = (self.about.generation(), self.epochs.last.clone());
@@ -217,6 +252,7 @@ impl Owner {
             }
             self.epochs.kept.clone_from(at);
         }
+        self.catch_up_if_kept(out);
         let kept_to = at.log_offset;
         match self.phase() {
             OwnerPhase::Confirming => self.tell_chosen(now, out),
@@ -242,8 +278,37 @@ impl Owner {
         match self.epochs.release {
             _ if !self.about.has_backup() => false,
             EpochRelease::Held => true,
-            EpochRelease::Confirmed => !is_known,
+            // The backup goes on from the last generation that it knows. No end must follow a later one before.
+            EpochRelease::Confirmed | EpochRelease::Ahead => !is_known,
             EpochRelease::Alone => false,
+        }
+    }
+
+    /// From now on outputs may leave before they are confirmed. The ends are told so before the first one **\[M\]**.
+    fn run_ahead(&mut self, out: &mut Vec<OwnerEffect>) {
+        if self.epochs.release != EpochRelease::Ahead {
+            return;
+        }
+        let had_run = self.epochs.ran_ahead_to.take().is_some();
+        if self.epochs.is_ahead() {
+            for side in self.ends.iter_mut() {
+                side.logged = side.logged.max(self.epochs.last.mark(side.port).produced);
+            }
+        }
+        if self.phase() == OwnerPhase::Running {
+            if !had_run {
+                self.ends.send(|channel| RunsAhead { channel, is_so: true }.into(), out);
+            }
+            self.release(out);
+        }
+    }
+
+    /// Outputs do not leave before they are confirmed any more. Once all are that have left so, the ends are told.
+    fn catch_up_if_kept(&mut self, out: &mut Vec<OwnerEffect>) {
+        let kept_to = self.epochs.kept.log_offset;
+        let is_over = self.epochs.ran_ahead_to.take_if(|to| *to <= kept_to).is_some();
+        if is_over && self.phase() == OwnerPhase::Running {
+            self.ends.send(|channel| RunsAhead { channel, is_so: false }.into(), out);
         }
     }
 
@@ -272,6 +337,9 @@ impl Owner {
             }
             return;
         }
+        if self.epochs.is_ahead() {
+            self.ends.iter_mut().for_each(EndState::mark_logged);
+        }
         self.epoch_is_due(out);
     }
 
@@ -290,7 +358,8 @@ impl Owner {
     }
 
     fn tell_due(&mut self, out: &mut Vec<OwnerEffect>) {
-        let is_due = self.epochs.is_due && self.epochs.release == EpochRelease::Confirmed;
+        let is_confirmed = matches!(self.epochs.release, EpochRelease::Confirmed | EpochRelease::Ahead);
+        let is_due = self.epochs.is_due && is_confirmed;
         if is_due && !self.epochs.is_told && self.replicas.backup() == Some(true) {
             self.epochs.is_told = true;
             out.push(OwnerEffect::EpochDue);

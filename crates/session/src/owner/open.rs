@@ -7,6 +7,7 @@ use super::{
 use crate::{credit::InputCredit, trace};
 use alloc::vec::Vec;
 use marram_wire::{
+    codec::Last,
     frame::{Channel, CheckpointMeta, Code, Frame, Input, Live, Promise, Promised},
     id::{Generation, HostId, Port},
     limits::{CHECKPOINTS_SIZE_MAX, DELTAS_MAX, INPUTS_MAX, LOG_SIZE_MAX, RETAINED_MAX, charge},
@@ -66,7 +67,8 @@ impl Owner {
         }
         self.witness.ask(&self.about, attempt.fresh, out);
         let log_end = self.log.end();
-        ask_ends(&self.ends, &self.about, attempt, self.live.map(|live| (live, log_end)), out);
+        let live = self.live.map(|live| (live, log_end));
+        ask_ends((&self.ends, &self.about), attempt, live, self.epochs.was_promoted(), out);
         // A shared cell has no end to wait for.
         if self.ends.decide_nothing() {
             self.choose_if_complete(now, out);
@@ -214,10 +216,10 @@ fn of_port<T: Copy>(given: &[(Port, T)], port: Port) -> Option<T> {
 /// Asks every linked end for its promise. `live` is the generation of this owner's cell that lives, and the end of its
 /// log.
 fn ask_ends(
-    ends: &Ends,
-    about: &About,
+    (ends, about): (&Ends, &About),
     attempt: &Attempt<'_>,
     live: Option<(Generation, u64)>,
+    was_promoted: bool,
     out: &mut Vec<OwnerEffect>,
 ) {
     for side in ends.iter() {
@@ -243,6 +245,7 @@ fn ask_ends(
             linger_ms: about.policy.linger_ms,
             live: live.map(|(generation, log_end)| Live { generation, took, produced, log_end }),
             origin,
+            promoted: Last(was_promoted.then_some(true)),
         };
         out.push(OwnerEffect::Send(side.port, promise.into()));
     }

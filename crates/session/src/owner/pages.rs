@@ -78,7 +78,8 @@ impl Owner {
             self.leave_pages(out);
         }
         // Before its claim names the backup, another one may still go on, without these pages.
-        if self.epoch_release() == EpochRelease::Confirmed && !self.epochs.is_changing {
+        let leave = matches!(self.epoch_release(), EpochRelease::Confirmed | EpochRelease::Ahead);
+        if leave && !self.epochs.is_changing {
             self.pages_kept(now, copied.at, out);
         }
         // Whether a shared cell is still to be handed over, the shard knows, which is told that pages were stored.

@@ -13,6 +13,7 @@ use super::{
 use crate::{credit::InputCredit, trace};
 use alloc::{boxed::Box, format, string::String, vec::Vec};
 use marram_wire::{
+    codec::Last,
     frame::{Channel, Chosen, Code, Finish, Frame, Input, Live, Promise, Promised, Truncate},
     id::{Generation, HostId, Port, SessionId},
     limits::{INPUTS_MAX, RETAINED_MAX, UNSENT_SHARED_MAX, charge},
@@ -125,6 +126,7 @@ impl Owner {
             linger_ms: self.about.policy.linger_ms,
             live: live.filter(|_| generation != Generation::NONE),
             origin: None,
+            promoted: Last(None),
         };
         trace!(self.context(), "asks the client at port {} for {}", port.0, attempt.generation);
         out.push(OwnerEffect::Send(port, promise.into()));
@@ -327,7 +329,7 @@ impl Owner {
             let credit = side.begin_credit(window, is_paused);
             let log_offset = side.promised.as_ref().map_or(0, |promised| promised.log_end);
             let log = bytes::Bytes::new();
-            let chosen = Chosen { channel, log_offset, log, tag, credit, session_ns };
+            let chosen = Chosen { channel, log_offset, log, tag, credit, session_ns, runs_ahead: Last(None) };
             out.push(OwnerEffect::Send(side.port, chosen.into()));
             // It was not told while it was away.
             let sent = self.epochs.kept().mark(side.port).took;

@@ -189,7 +189,13 @@ impl Owner {
         }
     }
 
-    /// This edge has claimed the group of a session that it is fed: it takes the session over as soon as all of that is replayed.
+    /// The session's group is claimed by this edge, which was its backup: it has all that the former primary's outputs had to wait for. An end
+    /// with more, whose owner ran ahead, promises it all the same.
+    pub fn has_claimed(&mut self) {
+        self.epochs.claimed_here();
+    }
+
+    /// This edge goes on with a session that it is fed: it takes the session over as soon as all of that is replayed.
     pub fn promote(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
         if let Some(follow) = &mut self.follow {
             follow.promote(&mut self.cell, out);

@@ -234,6 +234,8 @@ record! {
         now: Option<BackupForm>,
         /// Epochs end so often at most, in microseconds; 0 for one with each message.
         every_us: u32,
+        /// Whether outputs wait until the backup has what produced them.
+        waits: bool,
         /// The policy that the session follows, if there is one.
         policy: Option<String>,
         /// Whether the policies that are in force say otherwise: its group goes on as a former one has said, in all or with its backup and

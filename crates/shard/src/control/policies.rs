@@ -163,15 +163,22 @@ fn differences(old: &[ReplicationPolicy], new: &[ReplicationPolicy]) -> Vec<Poli
     changed.chain(gone.map(|policy| difference(&policy.name, "removed"))).collect()
 }
 
-/// Why a policy has no effect on sessions of this app that it names.
+/// Why a policy has no effect on sessions of this app that it names, or not the whole one.
 fn no_effect(policy: &ReplicationPolicy, app: &App) -> Option<String> {
-    let is_idle = policy.app.as_ref() == Some(&app.name) && !app.has_backup();
-    is_idle.then(|| {
-        format!(
-            "policy `{}` has no effect: app `{}` is not deployed with protect = \"epoch\", nor as a protected shared cell",
-            policy.name, app.name
-        )
-    })
+    let (name, app_name) = (&policy.name, &app.name);
+    if policy.app.as_ref() != Some(app_name) {
+        None
+    } else if !app.has_backup() {
+        Some(format!(
+            "policy `{name}` has no effect: app `{app_name}` is not deployed with protect = \"epoch\", nor as a protected shared cell"
+        ))
+    } else if policy.runs_ahead && app.shared {
+        Some(format!(
+            "policy `{name}`: `waits = false` has no effect, since the cell of app `{app_name}` is shared: its outputs wait"
+        ))
+    } else {
+        None
+    }
 }
 
 /// What all shards say of the passes that are under way.

@@ -100,7 +100,9 @@ impl Shard {
         let Some(group) = self.groups.get(name) else { return waits("the cell is gone") };
         let has_left = match group.release(now.mono_ns) {
             EpochRelease::Alone => true,
-            EpochRelease::Confirmed => self.unknown.asks(now.mono_ns, client, group.confirmed_ns),
+            EpochRelease::Confirmed | EpochRelease::Ahead => {
+                self.unknown.asks(now.mono_ns, client, group.confirmed_ns)
+            }
             EpochRelease::Held => false,
         };
         if has_left {

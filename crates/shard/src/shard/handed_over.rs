@@ -23,7 +23,7 @@ impl Shard {
         let Some(session) = self.sessions.get_mut(id) else { return };
         let has_another = match session.owner.epoch_release() {
             EpochRelease::Held => false,
-            EpochRelease::Confirmed => session.placing.has_ready_backup(&session.owner),
+            EpochRelease::Confirmed | EpochRelease::Ahead => session.placing.has_ready_backup(&session.owner),
             EpochRelease::Alone => true,
         };
         let is_safe = has_another && session.owner.phase() == OwnerPhase::Running;

@@ -45,7 +45,10 @@ impl Shard {
             if is_slot {
                 self.refuse_feed(now, id, "it goes on with the cell", out);
             } else {
-                self.with_owner(now, id, out, |owner, effects| owner.promote(now, effects));
+                self.with_owner(now, id, out, |owner, effects| {
+                    owner.has_claimed();
+                    owner.promote(now, effects);
+                });
             }
         }
         if is_slot {

@@ -167,8 +167,8 @@ impl Shard {
         let group = self.groups.get(self.groups.of_session(id)?)?;
         Some(match group.told() {
             EpochRelease::Held => Backing::Held,
-            EpochRelease::Confirmed if group.is_backed() => Backing::Backed,
-            EpochRelease::Confirmed | EpochRelease::Alone => Backing::Alone,
+            EpochRelease::Confirmed | EpochRelease::Ahead if group.is_backed() => Backing::Backed,
+            EpochRelease::Confirmed | EpochRelease::Ahead | EpochRelease::Alone => Backing::Alone,
         })
     }
 
@@ -182,7 +182,7 @@ impl Shard {
         let every_us = u32::try_from(kind.pace.every_ns / 1_000).unwrap_or(u32::MAX);
         let policy = kind.policy.as_ref().map(|policy| policy.name.clone());
         let former = self.keeps_former_policy(session, group);
-        Some(ReplicationRow { asked, now, every_us, policy, former })
+        Some(ReplicationRow { asked, now, every_us, waits: group.waits(), policy, former })
     }
 
     fn counted(&self, now: Now) -> Vec<Counter> {

@@ -46,7 +46,8 @@ impl World {
             }
             let has_backup = owner.keepers().any(|keeper| keeper.ready);
             let claimed = machine.backup_of(id).and_then(edge_of);
-            let backup = claimed.filter(|_| has_backup && owner.epoch_release() == EpochRelease::Confirmed);
+            let is_fed = matches!(owner.epoch_release(), EpochRelease::Confirmed | EpochRelease::Ahead);
+            let backup = claimed.filter(|_| has_backup && is_fed);
             let is_backed = backup.is_some();
             self.watch.count_if(Rare::BackedOwnerDied, is_backed);
             self.watch.count_if(Rare::PagesOwnerDied, is_backed && owner.sends_pages());

@@ -67,6 +67,7 @@ impl Frame {
             Self::Fetch(frame) => (Some(Sender::Edge), frame.channel),
             Self::ProtectNow(frame) => (Some(Sender::Edge), frame.channel),
             Self::Unprotect(frame) => (Some(Sender::Edge), frame.channel),
+            Self::RunsAhead(frame) => (Some(Sender::Edge), frame.channel),
 
             Self::LogPart(frame) => (None, frame.channel),
             Self::CheckpointBegin(frame) => (None, frame.channel),

@@ -234,6 +234,9 @@ frames! {
         live: Option<Live>,
         /// Where the client connected, as its agent reports it, for a server's end that begins now.
         origin: Option<Box<Origin>>,
+        /// Set by an owner that was the backup, and has claimed its group: no other edge has more. An end whose owner ran ahead promises it
+        /// although it may be behind.
+        promoted: Last<bool>,
     }
     /// End to edge: promised. The checkpoints, log and messages that it announces follow on the channel.
     18 Promised {
@@ -306,6 +309,8 @@ frames! {
         credit: u64,
         /// The session time now, in nanoseconds.
         session_ns: i64,
+        /// As in [`RunsAhead`]; absent if it does not.
+        runs_ahead: Last<bool>,
     }
 
     // While it runs.
@@ -387,6 +392,15 @@ frames! {
     43 Unprotect {
         /// The channel.
         channel: Channel,
+    }
+
+    /// Edge to end: whether outputs leave, or have left, before the owner's backup has what produced them. Before the first such output, and
+    /// again when all that has left is at the backup.
+    44 RunsAhead {
+        /// The channel.
+        channel: Channel,
+        /// Whether they do.
+        is_so: bool,
     }
 
     // For inspection.

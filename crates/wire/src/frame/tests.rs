@@ -171,7 +171,7 @@ fn a_frame_is_on_a_channel_only_where_its_speaker_may_say_it() {
     let failure = Failure { log_offset: 0, input: 0, reason: "".into() };
     let (channel, tag, code) = (7, [0; 8], Code::Busy);
     let (end, edge, either, neither) = ((true, false), (false, true), (true, true), (false, false));
-    let cases: [(Frame, (bool, bool)); 24] = [
+    let cases: [(Frame, (bool, bool)); 25] = [
         (Ping { stamp: 0 }.into(), neither),
         (Drain { leave: true }.into(), neither),
         (Edges { edges: Vec::new() }.into(), neither),
@@ -182,10 +182,23 @@ fn a_frame_is_on_a_channel_only_where_its_speaker_may_say_it() {
         (ProtectNow { channel, log_offset: 1, tag }.into(), edge),
         (Protected { channel, sent_start: 0, received: 0 }.into(), end),
         (Unprotect { channel }.into(), edge),
+        (RunsAhead { channel, is_so: true }.into(), edge),
         (Superseded { channel, promised: generation }.into(), end),
         (Finished { channel }.into(), end),
         (Output { channel, increment: None, close: false, payload: Bytes::new() }.into(), edge),
-        (Chosen { channel, log_offset: 0, log: Bytes::new(), tag, credit: 0, session_ns: 0 }.into(), edge),
+        (
+            Chosen {
+                channel,
+                log_offset: 0,
+                log: Bytes::new(),
+                tag,
+                credit: 0,
+                session_ns: 0,
+                runs_ahead: Last(None),
+            }
+            .into(),
+            edge,
+        ),
         (LogOnly { channel, entries: Bytes::new(), tag }.into(), edge),
         (Truncate { channel, log_offset: 0, tag, sent: 0 }.into(), edge),
         (Reject { channel, code, reason: "".into() }.into(), either),

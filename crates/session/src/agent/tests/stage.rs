@@ -17,6 +17,7 @@ use alloc::{
 };
 use bytes::Bytes;
 use marram_wire::{
+    codec::Last,
     frame::{Channel, Chosen, Code, Frame, Keeps, Output, Pong, Promise, Reject, Welcome},
     id::{Generation, ImageHash, SessionId},
 };
@@ -352,12 +353,21 @@ pub(super) fn promise(session: SessionId, channel: Channel, count: u64) -> Promi
         linger_ms: u32::try_from(SESSION_LINGER).expect("small"),
         live: None,
         origin: None,
+        promoted: Last(None),
     }
 }
 
 /// The owner chooses an empty log.
 pub(super) fn chosen(channel: Channel) -> Chosen {
-    Chosen { channel, log_offset: 0, log: Bytes::new(), tag: [0; 8], credit: 1 << 20, session_ns: 0 }
+    Chosen {
+        channel,
+        log_offset: 0,
+        log: Bytes::new(),
+        tag: [0; 8],
+        credit: 1 << 20,
+        session_ns: 0,
+        runs_ahead: Last(None),
+    }
 }
 
 pub(super) fn output(channel: Channel, payload: Bytes) -> Output {

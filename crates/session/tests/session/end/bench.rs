@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use marram_session::end::{End, EndEffect, PromiseRefusal};
 use marram_wire::{
+    codec::Last,
     frame::{
         CheckpointBegin, CheckpointKind, CheckpointMeta, CheckpointPart, Chosen, Credit, Frame, Increment,
         Keeps, LogOnly, LogPart, Output, Promise, Truncate,
@@ -38,6 +39,7 @@ pub(crate) fn promise(count: u64) -> Promise {
         linger_ms: 77,
         live: None,
         origin: None,
+        promoted: Last(None),
     }
 }
 
@@ -100,7 +102,15 @@ impl Bench {
     }
 
     pub(crate) fn chosen(&mut self, log_offset: u64, log: impl Into<Bytes>, credit: u64) {
-        self.frame(Chosen { channel: CHANNEL, log_offset, log: log.into(), tag: TAG, credit, session_ns: 0 });
+        self.frame(Chosen {
+            channel: CHANNEL,
+            log_offset,
+            log: log.into(),
+            tag: TAG,
+            credit,
+            session_ns: 0,
+            runs_ahead: Last(None),
+        });
     }
 
     pub(crate) fn say(&mut self, payload: impl Into<Bytes>) {

@@ -3,6 +3,7 @@
 use crate::end::bench::{Bench, CHANNEL, TAG, meta, promise};
 use bytes::Bytes;
 use marram_wire::{
+    codec::Last,
     frame::{CheckpointKind, CheckpointMeta, Chosen, Fetch, LogOnly},
     limits::{CHECKPOINT_WINDOW, CHECKPOINTS_SIZE, DELTAS_MAX, LOG_SIZE_MAX, charge},
     seal::LOG_OFFSET_MAX,
@@ -52,6 +53,7 @@ fn a_chosen_log_has_a_largest_size_and_a_last_offset() {
             tag: TAG,
             credit: 0,
             session_ns: 0,
+            runs_ahead: Last(None),
         };
         assert_eq!(bench.try_frame(chosen), result, "{kept} {part} {last} {offset}");
     }
@@ -82,6 +84,7 @@ fn an_end_makes_room_for_a_chosen_log_by_what_a_checkpoint_covers_and_it_has() {
         tag: TAG,
         credit: 0,
         session_ns: 0,
+        runs_ahead: Last(None),
     };
     assert_eq!(bench.try_frame(chosen(LOG_SIZE_MAX, 1_000)), Ok(()));
     assert_eq!(bench.end.kept_bytes(), LOG_SIZE_MAX);

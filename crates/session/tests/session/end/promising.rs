@@ -4,7 +4,8 @@ use crate::end::bench::{Bench, CHANNEL, KEY, SESSION, TAG, generation, increment
 use bytes::Bytes;
 use marram_session::end::{End, EndEffect, EndPhase, PromiseRefusal};
 use marram_wire::{
-    frame::{Chosen, Failed, Failure, Finish, Frame, Keeps, Live, Output, Promise},
+    codec::Last,
+    frame::{Chosen, Failed, Failure, Finish, Frame, Keeps, Live, Output, Promise, RunsAhead},
     id::{Generation, HostId, ImageHash},
     limits::{CHECKPOINT_WINDOW, OUTPUT_WINDOW, PART_SIZE, charge},
     seal,
@@ -249,6 +250,93 @@ fn an_end_that_keeps_messages_alone_promises_an_owner_that_covers_it() {
     bench.promise(&asks(3, Some((1, 2, 5)))).expect("no log was chosen since, and it has more");
 }
 
+#[test]
+fn an_end_whose_owner_ran_ahead_promises_the_backup_that_has_claimed_although_it_is_behind() {
+    let asks = |count: u64, live: Option<(u64, u64, u64)>, promoted: bool| Promise {
+        keeps: Keeps::Messages,
+        live: live.map(|(of, took, produced)| Live {
+            generation: generation(of),
+            took,
+            produced,
+            log_end: 9,
+        }),
+        promoted: Last(promoted.then_some(true)),
+        ..promise(count)
+    };
+    let runs_ahead = |is_so| RunsAhead { channel: CHANNEL, is_so };
+    let promised = |bench: &mut Bench| bench.look()[0].split(" window").next().map(str::to_owned);
+    let mut bench = Bench::new();
+    bench.promise(&asks(1, None, false)).expect("the first promise");
+    bench.chosen(0, "", 1_000);
+    bench.say("a");
+    bench.say("b");
+    for text in ["one", "two", "three"] {
+        bench.output(text);
+    }
+    bench.look();
+    // Its owner has not run ahead: even one with a claim must have all of it.
+    let behind = Some((1, 1, 1));
+    assert_eq!(bench.promise(&asks(2, behind, true)), Err(PromiseRefusal::Behind));
+    bench.frame(runs_ahead(true));
+    bench.truncate(0, 1).expect("it was sent");
+    // An owner without a claim, one that lacks a message which is forgotten, and one of an older history.
+    for (live, promoted) in [(behind, false), (Some((1, 0, 1)), true), (None, true), (Some((0, 1, 1)), true)]
+    {
+        assert_eq!(
+            bench.promise(&asks(2, live, promoted)),
+            Err(PromiseRefusal::Behind),
+            "{live:?} {promoted}"
+        );
+    }
+    bench.promise(&asks(2, behind, true)).expect("it has claimed the group");
+    assert_eq!(promised(&mut bench).as_deref(), Some("promised after 1 live log 0..0 received 1"));
+    // The attempt comes to nothing, and the former owner, which lives, goes on where it was.
+    bench.promise(&asks(3, Some((1, 2, 3)), false)).expect("it covers the end");
+    assert_eq!(promised(&mut bench).as_deref(), Some("promised after 2 live log 0..0 received 3"));
+    bench.promise(&asks(4, behind, true)).expect("the other one again");
+    bench.look();
+    // It chose its log without this end, and another edge goes on behind that: what it produced meanwhile was not received.
+    bench.promise(&asks(6, Some((4, 2, 9)), true)).expect("it follows from a log that was chosen since");
+    assert_eq!(promised(&mut bench).as_deref(), Some("promised after 4 live log 0..0 received 1"));
+    bench.chosen(0, "", 1_000);
+    bench.look();
+    for text in ["TWO", "THREE", "four"] {
+        bench.output(text);
+    }
+    assert_eq!(bench.look(), ["deliver four"], "the others were delivered before, by their numbers");
+    // From here on it follows this owner, which does not run ahead.
+    assert_eq!(bench.promise(&asks(7, Some((6, 2, 3)), true)), Err(PromiseRefusal::Behind));
+    bench.promise(&asks(7, Some((6, 2, 4)), false)).expect("it covers the end");
+}
+
+#[test]
+fn a_close_is_delivered_once_whatever_the_next_history_says() {
+    for (first, then) in [(vec!["a", "close"], vec!["b", "c", "d", "close"]), (vec!["a", "b"], vec!["close"])]
+    {
+        let mut bench = Bench::new();
+        bench.promise(&Promise { keeps: Keeps::Messages, ..promise(1) }).expect("the first promise");
+        bench.chosen(0, "", 1_000);
+        bench.frame(RunsAhead { channel: CHANNEL, is_so: true });
+        let says = |bench: &mut Bench, text: &'static str| match text {
+            "close" => bench.output_close(),
+            _ => bench.output(text),
+        };
+        first.iter().for_each(|text| says(&mut bench, text));
+        let promoted = Last(Some(true));
+        bench.promise(&Promise { keeps: Keeps::Messages, promoted, ..promise(2) }).expect("it has claimed");
+        bench.chosen(0, "", 1_000);
+        then.iter().for_each(|text| says(&mut bench, text));
+        let given: Vec<_> = bench.look().into_iter().filter(|line| line.starts_with("deliver")).collect();
+        let expected: Vec<_> = match first[1] {
+            "close" => vec!["deliver a", "deliver close"],
+            _ => vec!["deliver a", "deliver b", "deliver close"],
+        };
+        assert_eq!(given, expected);
+        bench.close();
+        assert!(bench.end.complete());
+    }
+}
+
 /// A standby learns of a generation when its owner asks for promises. Here another owner had the session in between. So the
 /// standby's owner chose no log in that generation, and the standby's history differs from the client's.
 #[test]
@@ -370,7 +458,15 @@ fn an_end_tells_the_next_owner_the_session_time() {
     };
     assert_eq!(told(&mut bench, 1), Some(None), "no log was chosen");
     let (log, tag) = (Bytes::new(), TAG);
-    bench.frame(Chosen { channel: CHANNEL, log_offset: 0, log, tag, credit: 0, session_ns: 70_000 });
+    bench.frame(Chosen {
+        channel: CHANNEL,
+        log_offset: 0,
+        log,
+        tag,
+        credit: 0,
+        session_ns: 70_000,
+        runs_ahead: Last(None),
+    });
     bench.now_ns += 5_000;
     assert_eq!(told(&mut bench, 2), Some(Some(75_000)));
     bench.now_ns += 1;

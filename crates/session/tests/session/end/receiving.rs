@@ -4,6 +4,7 @@ use crate::end::bench::{Bench, CHANNEL, TAG, increment, meta, promise};
 use bytes::Bytes;
 use marram_session::end::EndPhase;
 use marram_wire::{
+    codec::Last,
     frame::{Chosen, Failed, Failure, Finish, Frame, LogOnly, LogPart, Output, Pong},
     id::Generation,
     limits::{OUTPUT_WINDOW, charge},
@@ -137,6 +138,7 @@ fn a_chosen_log_continues_what_is_there() {
             tag: TAG,
             credit: 0,
             session_ns: 0,
+            runs_ahead: Last(None),
         };
         assert_eq!(held.and_then(|_| bench.try_frame(chosen)).is_ok(), fits, "{parts:?} {offset}");
         assert_eq!(bench.end.phase() == EndPhase::Owned, fits);
@@ -153,8 +155,16 @@ fn a_chosen_log_continues_what_is_there() {
 fn frames_out_of_turn_are_refused() {
     let waiting: [Frame; 2] = [
         LogPart { channel: CHANNEL, generation: Generation::NONE, offset: 0, bytes: Bytes::new() }.into(),
-        Chosen { channel: CHANNEL, log_offset: 0, log: Bytes::new(), tag: TAG, credit: 0, session_ns: 0 }
-            .into(),
+        Chosen {
+            channel: CHANNEL,
+            log_offset: 0,
+            log: Bytes::new(),
+            tag: TAG,
+            credit: 0,
+            session_ns: 0,
+            runs_ahead: Last(None),
+        }
+        .into(),
     ];
     let owned: [Frame; 2] = [
         Frame::Output(Output { channel: CHANNEL, increment: None, close: false, payload: Bytes::new() }),

@@ -64,6 +64,11 @@ impl GroupKind {
         self.policy.as_ref().map_or(&[], |policy| &policy.targets)
     }
 
+    /// Whether outputs leave before the backup has what produced them.
+    fn runs_ahead(&self) -> bool {
+        self.policy.as_ref().is_some_and(|policy| policy.runs_ahead)
+    }
+
     /// Over how many such groups sessions with the same backup are spread.
     pub(crate) fn groups(&self) -> usize {
         self.policy.as_ref().map_or(1, |policy| policy.groups.max(1) as usize)
@@ -110,6 +115,8 @@ pub(crate) struct Group {
     /// Epochs with this number or a higher one have everything that left unconfirmed: once one of them is confirmed, the target may
     /// become the backup.
     switch: Option<u64>,
+    /// Once an epoch with this number or a higher one is confirmed, the target knows of a claim that names it.
+    announced_at: Option<u64>,
     confirmed: u64,
     /// When the newest epoch ended that was confirmed.
     pub(crate) confirmed_ns: u64,
@@ -164,6 +171,7 @@ impl Group {
             count: 0,
             // No session has released anything yet.
             switch,
+            announced_at: None,
             confirmed: 0,
             confirmed_ns: 0,
             number: 0,
@@ -285,10 +293,12 @@ impl Group {
             None => EpochRelease::Held,
             Some(_) if self.missing_in.is_some() => EpochRelease::Held,
             Some(record) if record.backup.is_some() => {
-                if names_target(record) && !in_doubt {
-                    EpochRelease::Confirmed
-                } else {
+                if !names_target(record) || in_doubt {
                     EpochRelease::Held
+                } else if self.may_run_ahead() {
+                    EpochRelease::Ahead
+                } else {
+                    EpochRelease::Confirmed
                 }
             }
             Some(_) if in_doubt => EpochRelease::Held,
@@ -298,6 +308,18 @@ impl Group {
             Some(_) if now_ns >= self.alone_at_ns => EpochRelease::Alone,
             Some(_) => EpochRelease::Held,
         }
+    }
+
+    /// Whether outputs wait for the backup.
+    pub(crate) fn waits(&self) -> bool {
+        self.is_slot || !self.kind.runs_ahead()
+    }
+
+    /// Whether outputs need not wait for the backup that the claim names: it knows of that claim. One that does not goes on without a claim,
+    /// and the ends refuse it then if they have received more.
+    fn may_run_ahead(&self) -> bool {
+        let is_known = self.announced_at.is_some_and(|number| number <= self.confirmed);
+        !self.waits() && is_known
     }
 
     /// Whether its claim lets another edge go on.
@@ -328,7 +350,8 @@ impl Group {
 
     /// Whether outputs wait for a backup that a claim names: it may take the sessions over.
     pub(crate) fn is_backed(&self) -> bool {
-        self.told == EpochRelease::Confirmed && self.claimed_backup().is_some()
+        let is_fed = matches!(self.told, EpochRelease::Confirmed | EpochRelease::Ahead);
+        is_fed && self.claimed_backup().is_some()
     }
 
     /// Whether the members could go over to confirmations of the target, once each has a feed with all it needs.
@@ -393,7 +416,7 @@ impl Group {
         if self.target.is_none() {
             self.target = Some(target);
             self.placed.0 = self.kind.targets().to_vec();
-            self.switch = None;
+            (self.switch, self.announced_at) = (None, None);
         }
     }
 
@@ -412,7 +435,7 @@ impl Group {
         if let Some(target) = self.target.take() {
             self.avoids = Some((target.edge, now_ns.saturating_add(AVOIDED_NS)));
         }
-        self.switch = None;
+        (self.switch, self.announced_at) = (None, None);
         self.ended.clear();
         // A target that no claim names was no backup yet: the wait for one goes on, or is over.
         let was_backup =
@@ -486,6 +509,10 @@ impl Group {
             return Some((tag, from, asked.to.clone()));
         }
         let backup = self.backup().map(ToString::to_string);
+        if backup.is_some() {
+            // It is announced now, behind all epochs so far.
+            self.announced_at.get_or_insert(self.number + 1);
+        }
         let is_as_asked = !self.renews && from.as_ref().is_some_and(|from| from.backup == backup);
         let is_verified = self.verifies && is_as_asked;
         (self.renews, self.verifies) = (false, false);

@@ -4,12 +4,14 @@ use super::world::{World, client, greet, keeper, serving};
 use bytes::Bytes;
 use marram_shard::api::ShardWireId;
 use marram_wire::{
+    codec::Last,
     frame::{
         Acknowledged, Allowance, AskMove, Base, CanMove, Channel, CheckpointBegin, CheckpointKind,
         CheckpointMeta, CheckpointPart, Chosen, Code, Credit, Drain, EdgeEntry, Edges, Ended, Failed,
         Failure, Fed, Fetch, Finish, Finished, Frame, Goodbye, HandOver, Input, Keep, Keeps, Kept, KeptInput,
         Lead, Live, LogOnly, LogPart, Output, Ping, Pong, Promise, Promised, ProtectNow, Protected, Recall,
-        Recalled, Received, Reject, Renewed, Standby, Stored, Superseded, Truncate, Unprotect, Welcome,
+        Recalled, Received, Reject, Renewed, RunsAhead, Standby, Stored, Superseded, Truncate, Unprotect,
+        Welcome,
     },
     header::Many,
     id::{Generation, HostId, ImageHash, Port, SessionId},
@@ -98,6 +100,7 @@ fn that_open_a_session(channel: Channel, session: SessionId, n: u64) -> Vec<Fram
             linger_ms: u32::MAX,
             live: Some(live),
             origin: None,
+            promoted: Last(Some(true)),
         }
         .into(),
         Promised {
@@ -122,7 +125,16 @@ fn that_open_a_session(channel: Channel, session: SessionId, n: u64) -> Vec<Fram
         .into(),
         LogPart { channel, generation: generation(n), offset: n, bytes: BYTES }.into(),
         CheckpointPart { channel, bytes: BYTES }.into(),
-        Chosen { channel, log_offset: n, log: BYTES, tag: [7; 8], credit: n, session_ns: 7 }.into(),
+        Chosen {
+            channel,
+            log_offset: n,
+            log: BYTES,
+            tag: [7; 8],
+            credit: n,
+            session_ns: 7,
+            runs_ahead: Last(Some(true)),
+        }
+        .into(),
     ]
 }
 
@@ -133,6 +145,7 @@ fn of_a_running_session(channel: Channel, n: u64) -> Vec<Frame> {
         CheckpointBegin { channel, meta: meta(n) }.into(),
         Stored { channel, bytes: n, complete: Some(n as u32) }.into(),
         Allowance { channel, bytes: n }.into(),
+        RunsAhead { channel, is_so: n.is_multiple_of(2) }.into(),
         ProtectNow { channel, log_offset: n, tag: [7; 8] }.into(),
         Protected { channel, sent_start: n, received: n }.into(),
         Unprotect { channel }.into(),

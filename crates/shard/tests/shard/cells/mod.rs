@@ -1,5 +1,6 @@
 //! Shared cells that have a backup, on edges of one domain: one cell for all clients, wherever they ask, which outlives its edge.
 
+mod ahead;
 mod changes;
 mod key_moves;
 mod keys;

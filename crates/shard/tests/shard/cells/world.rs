@@ -522,6 +522,11 @@ impl World {
         self.edges[edge].frozen = true;
     }
 
+    /// What has arrived at an edge since it stopped is lost.
+    pub(crate) fn loses_unread(&mut self, edge: usize) {
+        self.edges[edge].kept.clear();
+    }
+
     pub(crate) fn thaws(&mut self, edge: usize) {
         self.edges[edge].frozen = false;
         let kept = core::mem::take(&mut self.edges[edge].kept);

@@ -7,6 +7,7 @@
 use crate::{random::Random, world::lies::other_kind};
 use bytes::Bytes;
 use marram_wire::{
+    codec::Last,
     frame::{
         Allowance, Channel, CheckpointBegin, CheckpointKind, CheckpointMeta, CheckpointPart, Chosen, Credit,
         Failure, Finished, Frame, Hello, Input, Kept, KeptInput, LogPart, Promised, Protected, Recalled,
@@ -254,7 +255,8 @@ pub(super) fn invent(chance: &mut Random, channel: Channel) -> Frame {
         }
         15 => {
             let (tag, session_ns) = (chance.bytes(), number.cast_signed());
-            Chosen { channel, log_offset: 0, log: payload, tag, credit: number, session_ns }.into()
+            let (log_offset, runs_ahead) = (0, Last(None));
+            Chosen { channel, log_offset, log: payload, tag, credit: number, session_ns, runs_ahead }.into()
         }
         16 => Frame::Recalled(Recalled {
             channel,
