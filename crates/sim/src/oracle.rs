@@ -19,12 +19,16 @@
 //! - nothing missing: a session that ended in order has every record from 0 on, and consumed
 //!   everything (`judge_whole`, I26).
 //!
+//! Where outputs do not wait for a backup, a program may have received some of a history that was given up since (`world::ahead`). Then
+//! the last history of each end is judged like this, as if it had received nothing else, and what the program got must be one
+//! output of each number.
+//!
 //! Which server belongs to which client is not told to the oracle either: it infers that from the
 //! records.
 
 use crate::{
     plan::Service,
-    program::{LiedTo, Program},
+    program::{LiedTo, Program, RanAhead},
 };
 use marram_chain_algo::{Peer, Record, Stream};
 use std::collections::{BTreeMap, BTreeSet};
@@ -62,7 +66,15 @@ pub(crate) fn judge(programs: &[Program], halls_lost: HallsLost, violations: &mu
         .into_iter()
         .filter(|(_, program)| program.lied_to != LiedTo::ByOwnAgent)
         .map(|(index, program)| {
-            let (records, rest) = program.received.as_chunks::<{ Record::SIZE }>();
+            if let Some(RanAhead { given, .. }) = &program.ran_ahead {
+                // No number twice, and none left out.
+                let is_whole = !program.end_received || program.received.len() == given.len();
+                if !given.starts_with(&program.received) || !is_whole {
+                    violations.push(format!("program {index} did not receive each output once"));
+                }
+            }
+            let received = program.ran_ahead.as_ref().map_or(&program.received, |ahead| &ahead.history);
+            let (records, rest) = received.as_chunks::<{ Record::SIZE }>();
             let torn = !rest.is_empty();
             if torn {
                 violations.push(format!("program {index} received {} B of a record", rest.len()));
@@ -197,6 +209,12 @@ fn judge_session(client: &Received<'_>, server: Option<&Received<'_>>, violation
         if both.into_iter().flatten().any(|one| !ordered(one) && !one.program.excused) {
             violations.push(format!("{name} ended by a reset"));
         }
+        return;
+    }
+    // All was received of a history that was given up since.
+    let is_former =
+        |received: &Received<'_>| received.program.ran_ahead.as_ref().is_some_and(|ahead| !ahead.is_closed);
+    if is_former(client) || server.is_some_and(is_former) {
         return;
     }
     judge_whole(&name, client, server, &records, violations);

@@ -52,6 +52,17 @@ pub(crate) enum LiedTo {
     ByOwnAgent,
 }
 
+/// What an end has received that followed an owner which was behind it.
+#[derive(Debug)]
+pub(crate) struct RanAhead {
+    /// All outputs of the history that it followed last.
+    pub(crate) history: Vec<u8>,
+    /// Whether that history ends with a close. Else the end may have been closed by a former one, and end the session with that.
+    pub(crate) is_closed: bool,
+    /// Of each number that output which came first.
+    pub(crate) given: Vec<u8>,
+}
+
 /// One local program with its connection.
 #[derive(Debug)]
 pub(crate) struct Program {
@@ -96,6 +107,8 @@ pub(crate) struct Program {
     pub(crate) pumping: bool,
     /// All bytes that were written to it.
     pub(crate) received: Vec<u8>,
+    /// If its end has followed an owner that was behind it.
+    pub(crate) ran_ahead: Option<RanAhead>,
     /// When the first of them came, and the last.
     pub(crate) received_ns: Option<(u64, u64)>,
     /// Whether it has received the end of the stream.
@@ -169,6 +182,7 @@ impl Program {
             reading: true,
             pumping: false,
             received: Vec::new(),
+            ran_ahead: None,
             received_ns: None,
             end_received: false,
             closed: None,

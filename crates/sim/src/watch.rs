@@ -15,6 +15,7 @@
 
 mod abandoned;
 mod bounds;
+mod channels;
 mod clocks;
 mod feeds;
 mod halls;
@@ -452,11 +453,6 @@ impl Watch {
     /// A keeper sends a frame to the shard that asked it.
     pub(crate) fn sent_by_keeper(&mut self, wire: usize, frame: &Frame) {
         self.feeds.sent_by_keeper(wire, frame);
-    }
-
-    /// The session that a keeper is fed on this channel.
-    pub(crate) fn fed_on(&self, wire: usize, channel: u32) -> Option<SessionId> {
-        self.feeds.session_of(wire, channel)
     }
 
     /// A keeper has taken a frame.

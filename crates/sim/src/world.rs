@@ -18,6 +18,7 @@
 //! machine cannot be used by another.
 
 mod agents;
+mod ahead;
 mod batches;
 mod causes;
 mod claims;
@@ -194,6 +195,8 @@ pub(crate) struct World {
     liar: Option<liars::Liar>,
     watch: Watch,
     past: Past,
+    /// What ends have received of sessions whose outputs do not wait for a backup.
+    ahead: ahead::Ahead,
     trace: Trace,
     violations: Vec<String>,
     /// Whether agents and shards check their invariants after each step, which makes a seed several times slower.
@@ -264,6 +267,7 @@ impl World {
             liar: plan.liar.map(|liar| liars::Liar::new(&plan, liar)),
             watch: Watch::default(),
             past: Past::new(),
+            ahead: ahead::Ahead::default(),
             trace: Trace::new(verbose),
             violations: Vec::new(),
             checks_invariants: plan.seed.is_multiple_of(INVARIANTS_EVERY) && !plan.keeps_many_messages(),
@@ -349,6 +353,7 @@ impl World {
             self.settle();
         }
         self.mark_lied_to();
+        self.mark_ran_ahead();
         if self.violations.is_empty() {
             oracle::judge(&self.programs, self.halls_lost(), &mut self.violations);
             self.watch.counts.add(Rare::NumberReused, oracle::numbers_reused(&self.programs));

@@ -89,6 +89,19 @@ pub struct Terms {
     pub linger_ms: u32,
 }
 
+/// How many outputs an end has received.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EndOutputs {
+    /// The last generation in which an owner chose a log.
+    pub chosen: Generation,
+    /// Of that owner's history.
+    pub received: u64,
+    /// Given to the program: more, if that owner is behind the one before.
+    pub delivered: u64,
+    /// Those of the received ones that are in the histories of all owners which may have chosen their logs since elsewhere.
+    pub agreed: u64,
+}
+
 /// The phase of the end's newest generation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EndPhase {
@@ -391,6 +404,13 @@ impl End {
         self.kept_bytes() + self.backlog
     }
 
+    /// How many outputs it has received, for inspection.
+    #[must_use]
+    pub fn outputs(&self) -> EndOutputs {
+        let agreed = self.agreed_least.unwrap_or(u64::MAX).min(self.received);
+        EndOutputs { chosen: self.chosen, received: self.received, delivered: self.delivered, agreed }
+    }
+
     /// Charge of the end's own messages that it keeps.
     #[must_use]
     pub fn messages_bytes(&self) -> u64 {
@@ -593,7 +613,7 @@ impl End {
     }
 
     /// Whether an owner may be behind what was received: outputs left before the backup had them, and that backup is the one that asks. It
-    /// has claimed the session's group, so no other edge has more.
+    /// has claimed the session's group, so no other edge has more of its history.
     fn follows_claim(&self, ask: &Promise) -> bool {
         self.runs_ahead && ask.promoted.0 == Some(true)
     }
@@ -602,10 +622,15 @@ impl End {
     /// and none was chosen here since that it does not follow from. To ask must not dislodge an owner which could. One that `may_be_behind`
     /// need not have produced what was received.
     fn is_covered_by(&self, live: Option<&Live>, may_be_behind: bool) -> bool {
-        let (took, produced) = live.map_or((0, 0), |live| (live.took, live.produced));
-        live.is_none_or(|live| live.generation >= self.chosen)
-            && took >= self.sent.start()
-            && (may_be_behind || produced >= self.received)
+        match live {
+            // A backup of an earlier history may have claimed the group that the session was in then.
+            Some(live) => {
+                live.generation >= self.chosen
+                    && live.took >= self.sent.start()
+                    && (may_be_behind || live.produced >= self.received)
+            }
+            None => self.sent.start() == 0 && self.received == 0,
+        }
     }
 
     /// The client end's information about its client, sent while the end has no log: later the log's first entry contains it.

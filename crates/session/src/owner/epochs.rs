@@ -100,9 +100,10 @@ impl Epochs {
     }
 
     /// Whether outputs leave before the backup has them. While the session is handed over they do not: the backup may go on with what it
-    /// was fed until then, without a claim.
+    /// was fed until then, without a claim. Nor do the first ones: a backup without anything of the session gives way to any edge that
+    /// begins it again.
     fn is_ahead(&self) -> bool {
-        self.release == EpochRelease::Ahead && !self.given
+        self.release == EpochRelease::Ahead && !self.given && self.kept.log_offset > 0
     }
 
     /// This edge was the group's backup, and has claimed it.
@@ -110,7 +111,7 @@ impl Epochs {
         self.promoted_in = self.group;
     }
 
-    /// Whether this edge was the backup, has claimed the group, and has the session since: no other edge has more of it.
+    /// Whether this edge was the backup, has claimed the group, and has the session since: no other edge has more of what it was fed.
     pub(super) fn was_promoted(&self) -> bool {
         self.promoted_in.is_some() && self.promoted_in == self.group && !self.given
     }
@@ -172,6 +173,13 @@ impl Owner {
     pub fn is_beginning(&self) -> bool {
         let is_opening = matches!(self.phase(), OwnerPhase::Promising | OwnerPhase::Confirming);
         self.about.has_backup() && is_opening && self.log.end() == 0
+    }
+
+    /// How many outputs for the end at this port need not be produced again, for inspection: the backup has what produced them, or this edge
+    /// has run alone since.
+    #[must_use]
+    pub fn confirmed_outputs(&self, port: Port) -> u64 {
+        self.epochs.kept.mark(port).produced
     }
 
     /// Which outputs may leave now.
@@ -253,6 +261,7 @@ impl Owner {
             self.epochs.kept.clone_from(at);
         }
         self.catch_up_if_kept(out);
+        self.free_outputs();
         let kept_to = at.log_offset;
         match self.phase() {
             OwnerPhase::Confirming => self.tell_chosen(now, out),
@@ -290,16 +299,21 @@ impl Owner {
             return;
         }
         let had_run = self.epochs.ran_ahead_to.take().is_some();
-        if self.epochs.is_ahead() {
-            for side in self.ends.iter_mut() {
-                side.logged = side.logged.max(self.epochs.last.mark(side.port).produced);
-            }
-        }
+        self.free_outputs();
         if self.phase() == OwnerPhase::Running {
             if !had_run {
                 self.ends.send(|channel| RunsAhead { channel, is_so: true }.into(), out);
             }
             self.release(out);
+        }
+    }
+
+    /// What entries that have ended have produced may leave, if outputs do not wait.
+    fn free_outputs(&mut self) {
+        if self.epochs.is_ahead() {
+            for side in self.ends.iter_mut() {
+                side.logged = side.logged.max(self.epochs.last.mark(side.port).produced);
+            }
         }
     }
 

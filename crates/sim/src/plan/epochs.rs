@@ -39,8 +39,10 @@ impl Plan {
             return elastic.policies(self.seed);
         }
         let mut random = Random::new(self.seed, 195);
+        let runs_ahead = self.runs_ahead();
         if !random.percent(16) {
-            return Vec::new();
+            let all = ReplicationPolicy { name: "all".into(), runs_ahead, ..ReplicationPolicy::default() };
+            return Vec::from_iter(runs_ahead.then_some(all));
         }
         let edge = random.below(self.shards.len() as u64);
         let client = random.percent(50).then(|| "10.0.0.0/31".parse().expect("it is a prefix"));
@@ -50,6 +52,7 @@ impl Plan {
             every_us: random.percent(50).then_some(2_000),
             targets: vec![format!("edge-{edge}")],
             groups: random.pick(&[1, 2, 3]),
+            runs_ahead,
             ..ReplicationPolicy::default()
         }]
     }
@@ -59,6 +62,11 @@ impl Plan {
     /// Whether operators move the backups of sessions.
     pub(crate) fn moves_backups(&self) -> bool {
         self.moves.iter().any(|fault| matches!(fault.kind, FaultKind::Move { backup: true, .. }))
+    }
+
+    /// Outputs of some sessions do not wait for the backup, in a quarter of the seeds with epochs.
+    pub(crate) fn runs_ahead(&self) -> bool {
+        self.has_epochs() && self.elastic().is_none() && Random::new(self.seed, 208).percent(25)
     }
 }
 
@@ -92,7 +100,18 @@ impl Plan {
                 }
             },
         };
-        (0..random.between(2, 8)).map(|_| step(random)).collect()
+        let mut steps: Vec<PolicyStep> = (0..random.between(2, 8)).map(|_| step(random)).collect();
+        if self.runs_ahead() {
+            let mut ahead = Random::new(self.seed, 208);
+            // This number was drawn already.
+            _ = ahead.percent(25);
+            for step in &mut steps {
+                if let PolicyChange::Set(policies) = &mut step.change {
+                    policies.iter_mut().for_each(|policy| policy.runs_ahead = ahead.percent(60));
+                }
+            }
+        }
+        steps
     }
 }
 
@@ -120,6 +139,9 @@ pub(super) fn prepare(plan: &mut Plan) {
         return;
     }
     enlarge_pages(plan);
+    if dies_ahead(plan) {
+        return;
+    }
     match random.below(100) {
         0..20 => {
             let when = On { moment: Moment::Message, skip: random.below(8), delay_ns: random.below(MS) };
@@ -154,6 +176,29 @@ fn enlarge_pages(plan: &mut Plan) {
     if are_sent && plan.load == Load::Usual && random.percent(20) {
         plan.ballast = usize::try_from(random.between(140_000, 400_000)).unwrap_or(0);
     }
+}
+
+/// In three fifths of the seeds in which outputs do not wait, the primary of a session that says much dies, whose backup is far away: so
+/// much of what has left is not confirmed. True if so.
+fn dies_ahead(plan: &mut Plan) -> bool {
+    let mut random = Random::new(plan.seed ^ (1 << 63), 208);
+    let is_it = plan.runs_ahead() && plan.load == Load::Usual && !plan.short_linger;
+    if !is_it || !random.percent(60) {
+        return false;
+    }
+    let pace_ns = random.magnitude(100 * US, 2 * MS);
+    talk(plan, &mut random, 600, pace_ns);
+    let (agents, edges) = (plan.agents(), plan.shards.len());
+    for delay_ns in plan.delay_ns[agents..agents + edges].iter_mut().flatten() {
+        *delay_ns = random.between(3 * MS, 20 * MS);
+    }
+    let kind = FaultKind::CrashEdge { place: FaultTarget::Owner, loud: random.percent(50), for_ns: S };
+    let skip = random.between(200, 900);
+    plan.first = Fault { when: On { moment: Moment::Message, skip, delay_ns: random.below(MS) }, kind };
+    if let Some(coordinator) = &mut plan.witness {
+        coordinator.losses = None;
+    }
+    true
 }
 
 /// The backup dies, so that the primary runs alone. Its next backup is far away. The primary dies when its claim has named that one,

@@ -280,12 +280,14 @@ pub enum Rare {
     BackupNotMoved,
     /// Sessions moved to an edge that had joined.
     Rebalanced,
+    /// An end whose owner ran ahead of its backup followed that backup, which was behind it.
+    EndWasAhead,
 }
 
 impl Rare {
     /// All rare states, in order. A state that is missing here has no place in `Counts`, and
     /// counting it would panic.
-    pub const ALL: [Self; 136] = [
+    pub const ALL: [Self; 137] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -422,6 +424,7 @@ impl Rare {
         Self::BackupMoved,
         Self::BackupNotMoved,
         Self::Rebalanced,
+        Self::EndWasAhead,
     ];
 }
 

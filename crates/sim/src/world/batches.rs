@@ -57,6 +57,7 @@ impl World {
         {
             self.violations.push(format!("{position}: {broken}"));
         }
+        self.note_confirmed(position);
         let node = self.shard(position);
         if let Some(wrong) = node.machine().and_then(|machine| node.replay.judge(machine, &self.plan)) {
             self.violations.push(format!("{position}: {wrong}"));

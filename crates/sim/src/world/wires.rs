@@ -460,7 +460,15 @@ impl World {
         // What a liar promised on the wire is not what its machine promised.
         let comparable = side == PeerSide::Edge || !self.lies(agent);
         let stale = comparable.then(|| self.watch.stale((wire, agent), side, position, &frame)).flatten();
+        let ends = (side == PeerSide::Agent).then(|| self.before_frame(wire, agent, &frame)).flatten();
+        let output = match &frame {
+            Frame::Output(output) if ends.is_some() => Some((output.close, output.payload.clone())),
+            _ => None,
+        };
         self.give_frame(to, stale, wire, frame);
+        if let Some((place, before)) = ends {
+            self.after_frame(place, before, output);
+        }
     }
 
     /// Whether another edge than this keeper's is the backup of a session of this shard.

@@ -234,8 +234,8 @@ frames! {
         live: Option<Live>,
         /// Where the client connected, as its agent reports it, for a server's end that begins now.
         origin: Option<Box<Origin>>,
-        /// Set by an owner that was the backup, and has claimed its group: no other edge has more. An end whose owner ran ahead promises it
-        /// although it may be behind.
+        /// Set by an owner that was the backup, and has claimed its group: no other edge has more of the history of [`Promise::live`]. An end
+        /// whose owner ran ahead promises it although it may be behind.
         promoted: Last<bool>,
     }
     /// End to edge: promised. The checkpoints, log and messages that it announces follow on the channel.

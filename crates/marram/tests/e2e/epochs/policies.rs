@@ -55,6 +55,38 @@ fn a_policy_names_the_backup_and_the_interval_also_after_a_takeover() {
     streams.into_iter().for_each(Stream::finish);
 }
 
+#[test]
+fn a_session_whose_outputs_do_not_wait_goes_on_at_a_backup_that_is_behind() {
+    const ROUNDS: usize = 4;
+    let mut layout = layout("epoch-policy-ahead", 3, support::UNSUSPECTING);
+    layout.edge_tables.push_str("\n[[policy]]\nname = \"ahead\"\napp = \"forward\"\nwaits = false\n");
+    // What an epoch has done is at its owner alone until the epoch ends.
+    let mut world = World::without_agents(layout, 3, "every = \"20ms\"\nform = \"pages\"");
+    world.start_agents();
+    let streams = world.streams(1);
+    for round in 0..ROUNDS {
+        hear(&streams);
+        let seen = world.backed(streams.len()).into_values().next().unwrap();
+        let (owner, backup) = (seen.owner, seen.backup.unwrap());
+        assert!(world.rows(owner).iter().all(|row| row["waits"] == false), "{:?}", world.rows(owner));
+        let list = world.marram(owner, &["policy", "list"]);
+        assert!(list.contains("at once"), "{list}");
+        world.cluster.edges[backup].stop();
+        // Far more than one copy has; nothing would come back if outputs waited.
+        (0..10).for_each(|_| hear(&streams));
+        world.cluster.edges[owner].kill();
+        world.cluster.edges[backup].wake();
+        // Every byte is sent, and comes back, once.
+        hear(&streams);
+        let after = world.backed(streams.len()).into_values().next().unwrap();
+        assert_eq!(after.owner, backup, "round {round}");
+        world.restart(owner);
+    }
+    let failed = world.cluster.logs.count(0, |event| event.name() == "failed");
+    assert_eq!(failed, 0, "no session ended");
+    streams.into_iter().for_each(Stream::finish);
+}
+
 /// Writes a list of policies into the cluster's directory.
 fn file(world: &World, name: &str, text: &str) -> String {
     let path = world.cluster.directory.path().join(name);

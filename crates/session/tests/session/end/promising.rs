@@ -279,7 +279,7 @@ fn an_end_whose_owner_ran_ahead_promises_the_backup_that_has_claimed_although_it
     assert_eq!(bench.promise(&asks(2, behind, true)), Err(PromiseRefusal::Behind));
     bench.frame(runs_ahead(true));
     bench.truncate(0, 1).expect("it was sent");
-    // An owner without a claim, one that lacks a message which is forgotten, and one of an older history.
+    // An owner without a claim, one that lacks a message which is forgotten, and two of other histories.
     for (live, promoted) in [(behind, false), (Some((1, 0, 1)), true), (None, true), (Some((0, 1, 1)), true)]
     {
         assert_eq!(
@@ -322,8 +322,11 @@ fn a_close_is_delivered_once_whatever_the_next_history_says() {
             _ => bench.output(text),
         };
         first.iter().for_each(|text| says(&mut bench, text));
+        let live = Some(Live { generation: generation(1), took: 0, produced: 0, log_end: 1 });
         let promoted = Last(Some(true));
-        bench.promise(&Promise { keeps: Keeps::Messages, promoted, ..promise(2) }).expect("it has claimed");
+        bench
+            .promise(&Promise { keeps: Keeps::Messages, live, promoted, ..promise(2) })
+            .expect("it has claimed");
         bench.chosen(0, "", 1_000);
         then.iter().for_each(|text| says(&mut bench, text));
         let given: Vec<_> = bench.look().into_iter().filter(|line| line.starts_with("deliver")).collect();
