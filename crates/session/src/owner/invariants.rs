@@ -2,7 +2,7 @@
 //! part.
 
 use super::{
-    Owner, OwnerPhase,
+    EpochRelease, Owner, OwnerPhase,
     client_port::PortPhase,
     end_state::{EndState, Message},
     ends::Ends,
@@ -18,7 +18,7 @@ use marram_wire::{id::Port, limits::charge};
 const SUMMED_MAX: usize = 1_024;
 
 impl Owner {
-    /// Checks I15, I19, I23, I28 to I30, I35, I37, I38, I42, I49 and I52 of docs/protocol.md, as far as they relate fields of this
+    /// Checks I15, I19, I23, I28 to I30, I35, I37, I38, I42, I49, I51 and I52 of docs/protocol.md, as far as they relate fields of this
     /// owner.
     ///
     /// # Errors
@@ -40,6 +40,7 @@ impl Owner {
             holds!("I23", !linked || side.next == side.fed_end());
             holds!("I49", side.kept_from.is_none() || self.about.is_protected_for_now());
         }
+        holds!("I51", !self.about.is_shared_cell() || self.epoch_release() != EpochRelease::Ahead);
         self.ends.client_invariants()?;
         self.chore_invariants()?;
         if let Phase::Promising(opening) = &self.phase {
