@@ -98,7 +98,7 @@ pub(super) fn prepare(plan: &mut Plan) {
                 On { moment: Moment::Message, skip: random.between(20, 200), delay_ns: random.below(MS) };
             let (place, by) = (FaultTarget::Owner, random.between(1, 2));
             let cancel_ns = random.percent(20).then(|| random.magnitude(10 * US, 20 * MS));
-            let kind = FaultKind::Move { place, by, cancel_ns, replaces: random.percent(30) };
+            let kind = FaultKind::Move { place, by, cancel_ns, replaces: random.percent(30), backup: false };
             plan.moves.push(Fault { when, kind });
         }
     }
