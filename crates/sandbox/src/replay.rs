@@ -209,7 +209,7 @@ impl Replayer {
                 open.retain(|other| other != port);
                 heard
             }
-            CellOutput::Pause { .. } | CellOutput::Resume { .. } => true,
+            CellOutput::Connect { .. } | CellOutput::Pause { .. } | CellOutput::Resume { .. } => true,
         });
         let Ran { outputs, timers, tasks, cost_ns, .. } = ran;
         Ok(Some(ReplayStep { entry, input, now_ns, result, outputs, timers, tasks, prints, cost_ns }))

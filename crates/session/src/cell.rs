@@ -146,6 +146,13 @@ pub enum CellOutput {
         /// The port, as that stage knows it.
         port: Port,
     },
+    /// `connect(name)`, of a shared cell that has a backup: the port leads to this server from now on.
+    Connect {
+        /// The port: one that no connection of the cell had before.
+        port: Port,
+        /// The server's name.
+        name: String,
+    },
     /// `resume(port)`.
     Resume {
         /// The stage that resumes.

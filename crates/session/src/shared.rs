@@ -226,6 +226,8 @@ impl SharedCell {
                 continue;
             }
             let port = match &output {
+                // Such a cell may not.
+                CellOutput::Connect { .. } => continue,
                 CellOutput::Message { port, .. } | CellOutput::Close { port } => port,
                 CellOutput::Pause { port, .. } | CellOutput::Resume { port, .. } => port,
             };
@@ -334,5 +336,6 @@ fn to_client(output: CellOutput) -> CellOutput {
         CellOutput::Close { .. } => CellOutput::Close { port: Port::CLIENT },
         CellOutput::Pause { stage, .. } => CellOutput::Pause { stage, port: Port::CLIENT },
         CellOutput::Resume { stage, .. } => CellOutput::Resume { stage, port: Port::CLIENT },
+        connect @ CellOutput::Connect { .. } => connect,
     }
 }

@@ -14,13 +14,16 @@ use crate::{
     log::Client,
     record,
 };
-use alloc::vec::Vec;
+use alloc::{string::String, vec::Vec};
 use bytes::{Bytes, BytesMut};
 use core::fmt;
 
-/// 2: timers name their stage. 3: tasks and locks. 4: paused ports. 5: clients of a shared cell.
-const VERSION: u8 = 5;
-/// That of a header without clients: edges of the release before know it.
+/// 2: timers name their stage. 3: tasks and locks. 4: paused ports. 5: clients of a shared cell. 6: names of the servers to
+/// which it has connected.
+const VERSION: u8 = 6;
+/// That of a header with clients and without such servers: edges of the release before know it.
+const VERSION_WITHOUT_SERVERS: u8 = 5;
+/// That of a header without clients: edges of the release before that know it.
 const VERSION_WITHOUT_CLIENTS: u8 = 4;
 /// The oldest version that is decoded: an edge takes over sessions from edges that run the release before its own.
 const VERSION_OLDEST: u8 = 2;
@@ -102,14 +105,24 @@ record! {
 }
 
 record! {
-    /// The port of a client of a shared cell.
+    /// The port of a client of a shared cell, or of a server to which it has connected, or connects.
     ClientState {
         /// The port.
         state: PortState,
-        /// The client.
+        /// The client. Of a server that is not reached yet, it has no host and no generation.
         client: Client,
         /// Whether a handler of its input was stopped: it is to leave.
         expelled: bool,
+    }
+}
+
+record! {
+    /// A server to which a shared cell has connected, or connects.
+    ConnectedServer {
+        /// Its port, which is among the clients.
+        port: Port,
+        /// Its name.
+        name: String,
     }
 }
 
@@ -146,8 +159,10 @@ record! {
         locks: Many<Lock>,
         /// Ports that are paused, each once.
         paused: Many<Paused>,
-        /// Clients of a shared cell, which has no `ports`.
+        /// Clients of a shared cell, which has no `ports`, and servers to which it has connected.
         clients: Many<ClientState>,
+        /// The names of those servers, in ascending order of their ports.
+        servers: Many<ConnectedServer>,
     }
 }
 
@@ -181,6 +196,15 @@ impl fmt::Display for HeaderMismatch {
 impl core::error::Error for HeaderMismatch {}
 
 impl Header {
+    /// The oldest version that has all of it: so many edges as possible know it.
+    fn version(&self) -> u8 {
+        match (self.clients.0.is_empty(), self.servers.0.is_empty()) {
+            (_, false) => VERSION,
+            (false, true) => VERSION_WITHOUT_SERVERS,
+            (true, true) => VERSION_WITHOUT_CLIENTS,
+        }
+    }
+
     /// How many messages of this client of a shared cell were consumed; 0 if it had not joined.
     #[must_use]
     pub fn client_took(&self, port: Port) -> u64 {
@@ -228,11 +252,9 @@ pub fn join(header: &Header, sections: &[u8]) -> Vec<u8> {
     let mut encoded = BytesMut::new();
     header.put(&mut encoded);
     let mut out = BytesMut::with_capacity(encoded.len() + sections.len() + 16);
-    let version = if header.clients.0.is_empty() { VERSION_WITHOUT_CLIENTS } else { VERSION };
-    if version < VERSION {
-        // The empty list.
-        encoded.truncate(encoded.len() - 1);
-    }
+    let version = header.version();
+    // The empty lists.
+    encoded.truncate(encoded.len() - usize::from(VERSION - version));
     version.put(&mut out);
     encoded.freeze().put(&mut out);
     out.extend_from_slice(sections);
@@ -262,24 +284,25 @@ pub fn front(checkpoint: Bytes) -> Result<Option<(Header, Bytes)>, Error> {
         return Err(Error::Unknown);
     }
     let mut encoded = match Bytes::take(&mut rest) {
-        Ok(encoded) if version < 3 => with_empty_lists(&encoded, 4),
-        Ok(encoded) if version < 4 => with_empty_lists(&encoded, 2),
-        Ok(encoded) if version < 5 => with_empty_lists(&encoded, 1),
+        Ok(encoded) if version < 3 => with_empty_lists(&encoded, 5),
+        Ok(encoded) if version < 4 => with_empty_lists(&encoded, 3),
+        Ok(encoded) if version < VERSION => with_empty_lists(&encoded, usize::from(VERSION - version)),
         Ok(encoded) => encoded,
         Err(Error::Truncated) => return Ok(None),
         Err(error) => return Err(error),
     };
     let header = Header::take(&mut encoded)?;
-    if version == VERSION && header.clients.0.is_empty() {
+    // It has no second form.
+    if version.max(VERSION_WITHOUT_CLIENTS) != header.version() {
         return Err(Error::Unknown);
     }
     if encoded.is_empty() { Ok(Some((header, rest))) } else { Err(Error::Trailing) }
 }
 
 /// Converts the header of an older version to the current one: adds this many empty lists at its end. The lists of tasks and
-/// locks came with version 3, that of paused ports with version 4, that of clients with version 5.
+/// locks came with version 3, that of paused ports with version 4, that of clients with version 5, that of servers with version 6.
 pub(crate) fn with_empty_lists(encoded: &[u8], count: usize) -> Bytes {
-    [encoded, &[0; 4][..count.min(4)]].concat().into()
+    [encoded, &[0; 5][..count.min(5)]].concat().into()
 }
 
 #[cfg(test)]
@@ -318,12 +341,13 @@ mod tests {
                 Paused { stage: 0, port: Port::CLIENT },
                 Paused { stage: 2, port: Port::SERVER },
             ]),
-            clients: Many(vec![client(0, false), client(300, true)]),
+            clients: Many(vec![client(0, false), client(300, true), client(Port::FIRST_CONNECTED.0, false)]),
+            servers: Many(vec![ConnectedServer { port: Port::FIRST_CONNECTED, name: "store".into() }]),
         }
     }
 
     #[test]
-    fn tasks_locks_pauses_and_clients_survive() {
+    fn tasks_locks_pauses_clients_and_servers_survive() {
         let joined = join(&header(), b"cell");
         let joined = Bytes::from(joined);
         assert_eq!(split(joined.clone()), Ok((header(), Bytes::from_static(b"cell"))));
@@ -336,17 +360,24 @@ mod tests {
     }
 
     #[test]
-    fn a_header_without_clients_is_as_the_release_before_knows_it() {
-        let joined = join(&Header { clients: Many::default(), ..header() }, b"cell");
-        assert_eq!(joined[0], 4);
-        // It has no second form.
-        let mut encoded = BytesMut::new();
-        Header { clients: Many::default(), ..header() }.put(&mut encoded);
-        let mut other = BytesMut::new();
-        VERSION.put(&mut other);
-        encoded.freeze().put(&mut other);
-        assert_eq!(split(other.freeze()), Err(Error::Unknown));
-        assert_eq!(join(&header(), b"cell")[0], 5);
+    fn a_header_is_written_so_that_as_many_releases_as_possible_know_it() {
+        let no_servers = Header { servers: Many::default(), ..header() };
+        let no_clients = Header { clients: Many::default(), ..no_servers.clone() };
+        for (header, version) in [(header(), 6), (no_servers, 5), (no_clients, 4)] {
+            assert_eq!(join(&header, b"cell")[0], version);
+            // It has no second form.
+            for lists in 0..=2 {
+                let mut encoded = BytesMut::new();
+                header.put(&mut encoded);
+                encoded.truncate(encoded.len() - lists);
+                let mut other = BytesMut::new();
+                let other_version = VERSION - u8::try_from(lists).expect("few");
+                other_version.put(&mut other);
+                encoded.freeze().put(&mut other);
+                let read = split(other.freeze());
+                assert_eq!(read.is_ok(), other_version == version, "{version} as {other_version}");
+            }
+        }
     }
 
     #[test]
@@ -363,11 +394,12 @@ mod tests {
 
     #[test]
     fn what_an_older_checkpoint_does_not_know_is_empty() {
-        let before_clients = Header { clients: Many::default(), ..header() };
+        let before_servers = Header { servers: Many::default(), ..header() };
+        let before_clients = Header { clients: Many::default(), ..before_servers.clone() };
         let before_pauses = Header { paused: Many::default(), ..before_clients.clone() };
         let before_tasks = Header { tasks: Many::default(), locks: Many::default(), ..before_pauses.clone() };
         for (version, lists, expected) in
-            [(4_u8, 1, before_clients), (3, 2, before_pauses), (2, 4, before_tasks)]
+            [(5_u8, 1, before_servers), (4, 2, before_clients), (3, 3, before_pauses), (2, 5, before_tasks)]
         {
             let mut encoded = BytesMut::new();
             expected.put(&mut encoded);
@@ -377,7 +409,7 @@ mod tests {
             encoded.freeze().put(&mut old);
             old.extend_from_slice(b"cell");
             assert_eq!(split(old.clone().freeze()), Ok((expected, Bytes::from_static(b"cell"))));
-            for other in (0..=6).filter(|other| *other != version) {
+            for other in (0..=7).filter(|other| *other != version) {
                 old[0] = other;
                 assert!(split(old.clone().freeze()).is_err(), "{version} as {other}");
             }

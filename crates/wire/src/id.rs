@@ -66,6 +66,27 @@ impl Port {
     pub const CLIENT: Self = Self(0);
     /// The session's server, where it has one.
     pub const SERVER: Self = Self(1);
+    /// The first server to which a shared cell connects. Each further one has the next number, and none is used twice: the cell knows
+    /// the number before any machine has said whether the server is there.
+    pub const FIRST_CONNECTED: Self = Self(1 << 31);
+
+    /// Whether it leads to a server to which a shared cell has connected, or connects.
+    #[must_use]
+    pub const fn is_connected(self) -> bool {
+        self.0 >= Self::FIRST_CONNECTED.0
+    }
+}
+
+impl SessionId {
+    /// The session between a shared cell and the server at a port of it. Each edge that runs the cell finds the same one, without asking.
+    #[must_use]
+    pub fn of_connection(cell: Self, port: Port) -> Self {
+        let mut hasher = blake3::Hasher::new_derive_key("marram 2026 connection of a shared cell");
+        hasher.update(&cell.0).update(&port.0.to_le_bytes());
+        let mut id = [0; 16];
+        id.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+        Self(id)
+    }
 }
 
 macro_rules! hex_format {

@@ -95,6 +95,10 @@ pub const EDGE_ADDRESS_SIZE_MAX: usize = 264;
 pub const EDGES_LEARNED_MAX: usize = 64;
 /// A learned edge that nothing names any more is forgotten after this time, in nanoseconds.
 pub const EDGE_FORGET_NS: u64 = 600_000_000_000;
+/// Most servers that a shared cell can be connected to, or connect to, at a time.
+pub const CONNECTIONS_MAX: usize = 64;
+/// How long a shared cell waits for a server to which it connects, in nanoseconds.
+pub const CONNECT_NS: u64 = 10_000_000_000;
 /// Most timers that a cell can have set.
 pub const TIMERS_MAX: usize = 1024;
 /// Most tasks of a cell that can be in the queue or wait for a lock.

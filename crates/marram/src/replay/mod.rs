@@ -94,7 +94,10 @@ fn holds(output: &CellOutput, wanted: &[u8]) -> bool {
             // An empty text is in every message.
             wanted.is_empty() || payload.windows(wanted.len()).any(|window| window == wanted)
         }
-        CellOutput::Close { .. } | CellOutput::Pause { .. } | CellOutput::Resume { .. } => false,
+        CellOutput::Close { .. }
+        | CellOutput::Pause { .. }
+        | CellOutput::Resume { .. }
+        | CellOutput::Connect { .. } => false,
     }
 }
 

@@ -102,6 +102,7 @@ pub fn step(step: &ReplayStep) -> String {
         let text = match output {
             CellOutput::Message { port: to, payload } => format!("-> {} {}", port(*to), bytes(payload)),
             CellOutput::Close { port: to } => format!("-> {} closed", port(*to)),
+            CellOutput::Connect { port: to, name } => format!("connects {} to {name}", port(*to)),
             CellOutput::Pause { stage, port: at } => format!("stage {stage} pauses {}", port(*at)),
             CellOutput::Resume { stage, port: at } => format!("stage {stage} resumes {}", port(*at)),
         };

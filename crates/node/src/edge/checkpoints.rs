@@ -255,6 +255,7 @@ mod tests {
             locks: Many::default(),
             paused: Many::default(),
             clients: Many::default(),
+            servers: Many::default(),
         };
         let log_offset = header.log_offset;
         change(&mut header);

@@ -30,5 +30,6 @@ pub(super) fn header_of(
         locks,
         paused: state.pauses().to_header(),
         clients: ends.to_clients(),
+        servers: ends.to_servers(),
     }
 }

@@ -269,6 +269,7 @@ impl Owner {
         self.confirm_to_end(out);
         self.replicas.tell_standby_again(&self.ends, out);
         self.ask_all_ports(out);
+        self.ask_servers(now, out);
         self.begin_rebuild(out);
         if self.state.is_opened {
             if self.keep.as_ref().is_some_and(|keep| !keep.has_base()) {

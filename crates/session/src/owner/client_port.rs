@@ -1,5 +1,6 @@
-//! A client of a shared cell, as the cell's owner knows it.
+//! A client of a shared cell, or a server to which it connects, as the cell's owner knows it.
 
+use super::connections::Connection;
 use alloc::boxed::Box;
 use marram_wire::{
     frame::Channel,
@@ -32,6 +33,8 @@ pub(super) enum PortPhase {
 pub(super) struct ClientPort {
     /// As the log has it: its generation is the newest one that is logged.
     pub(super) client: Client,
+    /// If it is no client, but a server to which the cell connects.
+    pub(super) connection: Option<Box<Connection>>,
     /// The newest generation that its end was asked for.
     pub(super) asked: Generation,
     pub(super) phase: PortPhase,
@@ -51,8 +54,9 @@ impl ClientPort {
     /// Its end was not asked yet.
     pub(super) fn new(client: Client) -> Box<Self> {
         let (asked, phase) = (client.generation, PortPhase::Away);
-        let (finishes, expelled, pending) = (false, false, None);
-        Box::new(Self { client, asked, phase, again: 0, finishes, pending, expelled, away_since_ns: None })
+        let (finishes, expelled, pending, connection) = (false, false, None, None);
+        let (again, away_since_ns) = (0, None);
+        Box::new(Self { client, connection, asked, phase, again, finishes, pending, expelled, away_since_ns })
     }
 
     /// The channel to its end, linked or not; `linked` is that of the side.

@@ -1,7 +1,7 @@
 //! The clients of a shared cell: their numbers, who joins and leaves, and what the log says of them.
 
 use super::{
-    client_port::{ClientPort, PortPhase},
+    client_port::PortPhase,
     end_state::{EndState, Message},
     ends::Ends,
 };
@@ -39,7 +39,8 @@ impl Ends {
 
     /// Clients whose ports are open, or about to be.
     pub(super) fn client_count(&self) -> usize {
-        self.ports.as_ref().map_or(0, |list| self.len() + list.entering.len())
+        let open = self.len() - self.connections().len();
+        self.ports.as_ref().map_or(0, |list| open + list.entering.len())
     }
 
     /// The port of the client with this session, if it has one.
@@ -71,6 +72,9 @@ impl Ends {
             at = Some(self.insert(side));
         }
         let event = self[at?].client.as_mut()?.pending.take()?;
+        if let PortEvent::Joined(joined) = &event {
+            self.reached(joined);
+        }
         let inputs = self.run_port_event(&event)?;
         Some((Event::Port(event), inputs))
     }
@@ -81,12 +85,14 @@ impl Ends {
         match event {
             PortEvent::Joined(joined) => {
                 let Joined { port, client, .. } = &**joined;
-                if self.index(*port).is_some() {
+                if port.is_connected() {
+                    let state = self.reached(joined).then(|| self.client_at(*port)?.client.as_mut())??;
+                    (state.client, state.asked) = (client.clone(), state.asked.max(client.generation));
+                } else if self.index(*port).is_some() {
                     return None;
+                } else {
+                    self.insert(EndState::of_client(*port, client.clone(), None));
                 }
-                let mut side = EndState::new(*port, client.host);
-                side.client = Some(ClientPort::new(client.clone()));
-                self.insert(side);
             }
             PortEvent::Resumed { port, generation } => {
                 let client = self.client_at(*port)?.client.as_mut()?;
@@ -126,6 +132,7 @@ impl Ends {
     /// An entry is complete. Returns the port whose client has left with it. An owner that chooses numbers says where the entry ends in
     /// the log; in replay the log has chosen them.
     pub(super) fn port_entry_ended(&mut self, log_end: Option<u64>) -> Option<Port> {
+        self.connections_logged(log_end);
         let list = self.ports.as_mut()?;
         let port = list.leaving.take()?;
         list.resting.extend(log_end.map(|offset| (port, offset)));
@@ -136,6 +143,7 @@ impl Ends {
     /// The log up to here is kept elsewhere.
     pub(super) fn ports_kept(&mut self, log_offset: u64) {
         if let Some(list) = &mut self.ports {
+            list.kept = list.kept.max(log_offset);
             list.resting.retain(|(_, offset)| *offset > log_offset);
         }
     }
@@ -149,7 +157,7 @@ impl Ends {
             if let Some(client) = &mut side.client {
                 client.phase = PortPhase::Away;
                 client.away_since_ns = None;
-                client.pending.take_if(|event| matches!(event, PortEvent::Resumed { .. }));
+                client.pending.take_if(|event| event.is_of_promise());
             }
         }
     }
@@ -169,17 +177,20 @@ impl Ends {
         let Some(list) = &mut self.ports else { return true };
         list.tape.skip_to(header.log_offset);
         (list.entering, list.leaving, list.resting) = Default::default();
+        list.connected.clear();
         let clients = core::mem::take(&mut header.clients.0);
         let ascend = clients.is_sorted_by(|one, next| one.state.port < next.state.port);
+        let connected = clients.iter().map(|client| client.state.port).filter(|port| port.is_connected());
+        let are_named = connected.eq(header.servers.0.iter().map(|server| server.port));
+        let mut servers = core::mem::take(&mut header.servers.0).into_iter();
         let sides = clients.into_iter().map(|ClientState { state, client, expelled }| {
-            let mut side = EndState::new(state.port, client.host);
-            let mut port = ClientPort::new(client);
-            port.expelled = expelled;
-            side.client = Some(port);
+            let server = if state.port.is_connected() { servers.next() } else { None };
+            let mut side = EndState::of_client(state.port, client, server.map(|server| server.name));
+            side.client.iter_mut().for_each(|client| client.expelled = expelled);
             side.restore(state);
             side
         });
         self.replace(sides.collect());
-        ascend && self.index(Port::SERVER).is_none()
+        ascend && are_named && self.index(Port::SERVER).is_none()
     }
 }

@@ -19,7 +19,7 @@ use marram_wire::{
     codec::Last,
     frame::{Channel, Chosen, Code, Ended, Failed, Failure, Finish, Frame, Increment, LogPart, Reject},
     header::Header,
-    id::{Generation, HostId, Port},
+    id::{Generation, HostId, Port, SessionId},
     limits::{OUTPUT_WINDOW, PART_SIZE},
     log::Peers,
     peer::Peer,
@@ -112,8 +112,9 @@ impl Ends {
     }
 
     /// Those of a shared cell that has no client.
-    pub(super) fn of_shared_cell() -> Self {
-        let (sides, ports) = (Sides::of_clients(), Some(Box::default()));
+    pub(super) fn of_shared_cell(cell: SessionId) -> Self {
+        let list = PortList { cell, ..PortList::default() };
+        let (sides, ports) = (Sides::of_clients(), Some(Box::new(list)));
         Self { sides, ports, turn: Port::CLIENT, share: OwnerShare::largest() }
     }
 
@@ -253,7 +254,7 @@ impl Ends {
         }
         let outputs = outputs.iter().filter_map(|made| match made {
             CellOutput::Message { port, .. } | CellOutput::Close { port } => self.index(*port),
-            CellOutput::Pause { .. } | CellOutput::Resume { .. } => None,
+            CellOutput::Pause { .. } | CellOutput::Resume { .. } | CellOutput::Connect { .. } => None,
         });
         let reaches = outputs.fold(0, |all, index| all | bit(index));
         if let Some(index) = self.index(port) {

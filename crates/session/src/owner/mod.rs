@@ -32,6 +32,7 @@ mod checkpointer;
 mod choose;
 mod client_port;
 mod clients;
+mod connections;
 mod effect;
 mod end_state;
 mod ends;
@@ -156,7 +157,7 @@ impl Owner {
     ) -> Self {
         let about = About::new(session, image, keys, policy);
         let ends = if about.is_shared_cell() {
-            Ends::of_shared_cell()
+            Ends::of_shared_cell(session)
         } else {
             Ends::new([Port::CLIENT, Port::SERVER].into_iter().zip(hosts.iter().copied()))
         };

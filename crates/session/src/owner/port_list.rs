@@ -2,11 +2,17 @@
 
 use super::{end_state::EndState, tape::Tape};
 use alloc::vec::Vec;
-use marram_wire::id::Port;
+use marram_wire::id::{Port, SessionId};
 
 /// Clients that are about to join, and what a shared cell keeps beside the sides of its ports.
 #[derive(Debug, Default)]
 pub(super) struct PortList {
+    /// The session of the cell.
+    pub(super) cell: SessionId,
+    /// The log before this offset is kept elsewhere.
+    pub(super) kept: u64,
+    /// The ports of servers to which the entry that runs has connected.
+    pub(super) connected: Vec<Port>,
     /// Clients whose ports are not open yet: no log has them.
     pub(super) entering: Vec<EndState>,
     /// What was fed and is not replayed.

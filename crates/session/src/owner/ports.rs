@@ -11,7 +11,7 @@ use super::{
     sides::Chore,
 };
 use crate::{credit::InputCredit, trace};
-use alloc::{boxed::Box, format, string::String, vec::Vec};
+use alloc::{boxed::Box, format, vec::Vec};
 use marram_wire::{
     codec::Last,
     frame::{Channel, Chosen, Code, Finish, Frame, Input, Live, Promise, Promised, Truncate},
@@ -99,6 +99,11 @@ impl Owner {
         let side = self.ends.client_at(port)?;
         // What was asked before is no more: frames of that channel are dropped.
         side.ask(None, false);
+        let server = side.connection().map(|connection| connection.name.clone()).unwrap_or_default();
+        if side.is_connecting() {
+            // The log says later whose it is.
+            side.host = attempt.host;
+        }
         side.identity = attempt.identity.map(Into::into);
         let (took, produced) = (side.took, side.produced);
         let client = side.client.as_mut()?;
@@ -114,7 +119,7 @@ impl Owner {
             generation: attempt.generation,
             app: self.about.policy.app.clone(),
             image: self.about.image,
-            server: String::new(),
+            server,
             peer: None,
             key: attempt.key,
             fresh: attempt.fresh,
@@ -159,10 +164,12 @@ impl Owner {
                 return self.end_client(now, port, (Code::Finished, "both sides are done"), out);
             }
             Frame::Ended(ended) if ended.code.is_retryable() => {
+                self.connection_refused(port, &ended.reason);
                 self.port_away(port, "its end goes elsewhere");
                 Ok(())
             }
             Frame::Ended(ended) => {
+                self.connection_over(port, &ended.reason, out);
                 self.client_leaves(port, &ended.reason);
                 self.pump(now, out);
                 Ok(())
@@ -246,12 +253,12 @@ impl Owner {
         };
         let (received, window) = (promised.received, promised.window);
         let peer = Peer::new(promised.origin.as_deref(), side.identity.as_deref()).map(Into::into);
-        let datagrams = promised.datagrams;
+        let (datagrams, host) = (promised.datagrams, side.host);
         if !side.drop_covered() || !side.resume(received, window) {
             return Err("an end does not go on where the cell stands");
         }
         // The entry with which it joins may be running.
-        let is_open = self.ends.index(port).is_some();
+        let is_open = self.ends.at(port).is_some_and(|side| !side.is_connecting());
         let Some(client) = self.ends.client_at(port).and_then(|side| side.client.as_mut()) else {
             return Ok(());
         };
@@ -261,7 +268,9 @@ impl Owner {
         if client.leaves() {
             // It leaves all the same.
         } else if !is_open {
-            let joined = Client { generation, ..client.client.clone() };
+            let joined = Client { generation, host, ..client.client.clone() };
+            // Of a server the cell knows what it has asked for.
+            let peer = peer.filter(|_| !port.is_connected());
             client.pending =
                 Some(PortEvent::Joined(Box::new(Joined { port, client: joined, datagrams, peer })));
         } else {
@@ -278,7 +287,10 @@ impl Owner {
         let is_done = side.is_done();
         let Some(client) = side.client.as_mut() else { return };
         let generation = match event {
-            PortEvent::Joined(joined) => joined.client.generation,
+            PortEvent::Joined(joined) => {
+                client.client.host = joined.client.host;
+                joined.client.generation
+            }
             PortEvent::Resumed { generation, .. } => *generation,
             PortEvent::Expelled { .. } => return,
             PortEvent::Left { port, .. } => {
@@ -309,6 +321,7 @@ impl Owner {
         if self.ends.ports.is_none() || self.phase() != OwnerPhase::Running {
             return;
         }
+        self.ask_servers(now, out);
         let session_ns = self.runner.session_ns(now, &self.log);
         let (window, tag) = (self.ends.share.window(), self.log.tag());
         let clients = self.ends.paused_clients();
@@ -323,6 +336,7 @@ impl Owner {
                 continue;
             }
             (client.phase, client.again) = (PortPhase::Linked, 0);
+            client.connection.iter_mut().for_each(|connection| connection.linked());
             is_any = true;
             side.channel = Some(channel);
             let is_paused = self.state.pauses().stops(side.port, clients);
@@ -433,7 +447,7 @@ impl Owner {
             // Its end asks again, as for a new session.
             return self.ends.forget_entering(port);
         }
-        client.pending.take_if(|event| matches!(event, PortEvent::Resumed { .. }));
+        client.pending.take_if(|event| event.is_of_promise());
     }
 
     /// A client's end has promised another generation. If the group's claim lets this owner go on, it may ask again.
@@ -471,12 +485,9 @@ impl Owner {
             over.extend(is_due(since_ns.unwrap_or(now.mono_ns)).then_some(port));
         }
         for port in over {
-            self.end_client(
-                now,
-                port,
-                (Code::Lost, "the client did not come back within the app's linger time"),
-                out,
-            );
+            let why = "the client did not come back within the app's linger time";
+            self.connection_over(port, "its agent did not come back within the app's linger time", out);
+            self.end_client(now, port, (Code::Lost, why), out);
         }
     }
 
@@ -495,8 +506,10 @@ impl Owner {
             let left = PortEvent::Left { port: side.port, quietly: false };
             expelled.into_iter().for_each(|client| client.pending = Some(left.clone()));
         }
+        // Of servers, each when it is due.
         let away = |side: &&EndState| {
-            side.client.as_ref().is_some_and(|client| client.phase == PortPhase::Away && !client.leaves())
+            let client = side.client.as_ref().filter(|client| client.connection.is_none());
+            client.is_some_and(|client| client.phase == PortPhase::Away && !client.leaves())
         };
         for side in self.ends.iter().filter(away) {
             let client = side.client.as_ref();

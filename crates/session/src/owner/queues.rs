@@ -22,7 +22,7 @@ impl Queued {
     pub(super) fn of(side: &EndState) -> Self {
         let (message, held_bytes) = (!side.inputs.is_empty(), side.held_bytes());
         let Some(client) = &side.client else { return Self { message, held_bytes, ..Self::default() } };
-        let is_away = client.phase == PortPhase::Away && !client.leaves();
+        let is_away = client.phase == PortPhase::Away && !client.leaves() && !side.is_connecting();
         Self {
             message,
             event: client.pending.is_some().then_some(!client.expelled),

@@ -10,7 +10,7 @@ use crate::{
 };
 use alloc::string::{String, ToString};
 use bytes::Bytes;
-use marram_wire::{header::Header, log::Cursor};
+use marram_wire::{header::Header, id::SessionId, log::Cursor};
 
 /// A cell that is rebuilt, with the state that follows from the log: beside that of the owner, which goes on.
 #[derive(Debug)]
@@ -27,11 +27,11 @@ pub(super) struct Rebuild {
 }
 
 impl Rebuild {
-    /// Of a cell that had this seed, and was stopped for this reason.
-    pub(super) fn new(seed: Seed, reason: String) -> Self {
+    /// Of this cell, which had this seed, and was stopped for this reason.
+    pub(super) fn new(cell: SessionId, seed: Seed, reason: String) -> Self {
         let mut state = CellState::new(seed);
         state.is_opened = true;
-        Self { reason, has_begun: false, ends: Ends::of_shared_cell(), state, cursor: None, entries: 0 }
+        Self { reason, has_begun: false, ends: Ends::of_shared_cell(cell), state, cursor: None, entries: 0 }
     }
 
     /// The cell is started or restored; these messages are consumed again.

@@ -29,7 +29,8 @@ impl Owner {
         let timer_ns = self.runner.timer_due_ns(&self.ends, &self.log, &self.state).filter(|_| may_run);
         let witness_ns = self.witness.report_due_ns();
         let clients_ns = self.clients_due_ns().filter(|_| is_running);
-        [timer_ns, self.recordings.until_ns(), witness_ns, clients_ns].into_iter().flatten().min()
+        let servers_ns = self.servers_due_ns();
+        [timer_ns, self.recordings.until_ns(), witness_ns, clients_ns, servers_ns].into_iter().flatten().min()
     }
 
     /// Handles timeouts. Each is checked against the clock again, since a tick may be late or for another one.
@@ -40,6 +41,7 @@ impl Owner {
         }
         self.witness.report(now, &self.ends, out);
         self.clients_due(now, out);
+        self.ask_servers(now, out);
         self.pump(now, out);
     }
 

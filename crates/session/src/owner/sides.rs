@@ -152,6 +152,16 @@ impl Sides {
         self.list.get(index)
     }
 
+    /// All of them, not counted as visited.
+    pub(super) fn list(&self) -> &[EndState] {
+        &self.list
+    }
+
+    /// Those from this port on.
+    pub(super) fn at_and_behind(&self, port: Port) -> &[EndState] {
+        &self.list[self.list.partition_point(|side| side.port < port)..]
+    }
+
     /// All of them.
     pub(super) fn iter(&self) -> core::slice::Iter<'_, EndState> {
         self.count(self.list.len());

@@ -20,7 +20,7 @@ use alloc::{
     vec::Vec,
 };
 use bytes::Bytes;
-use marram_wire::{header::Header, id::Port, log::Event};
+use marram_wire::{header::Header, id::Port, limits::CONNECTIONS_MAX, log::Event};
 
 /// The part of the cell's state that the owner has. It changes only by what the log consumes, so that every replay of a
 /// log leads to the same state.
@@ -113,6 +113,7 @@ impl CellState {
         for change in &ran.timers {
             fit &= self.timers.change(now_ns, *change);
         }
+        let mut may_connect = true;
         for made in &ran.outputs {
             let (port, close, payload) = match made {
                 CellOutput::Message { port, payload } => (*port, false, payload.clone()),
@@ -123,6 +124,10 @@ impl CellState {
                         ends.all_changed(Chore::Grant);
                         trace!(context, "stage {stage} pauses port {}", port.0);
                     }
+                    continue;
+                }
+                CellOutput::Connect { port, name } => {
+                    may_connect &= ends.connect(*port, name);
                     continue;
                 }
                 CellOutput::Resume { stage, port } => {
@@ -137,6 +142,11 @@ impl CellState {
             if !index.is_some_and(|index| ends[index].produce(close, payload)) {
                 trace!(context, "drops an output to port {}, which is closed or absent", port.0);
             }
+        }
+        if !may_connect {
+            return Err(format!(
+                "the cell connects to more than {CONNECTIONS_MAX} servers at a time, or is no shared cell with a backup"
+            ));
         }
         let changed = self.tasks.change(&ran.tasks);
         if fit { changed } else { Err("the cell has more timers than the limit".to_string()) }

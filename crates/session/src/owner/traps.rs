@@ -6,7 +6,7 @@
 use super::{
     Now, Owner, OwnerEffect, OwnerPhase,
     boundary::Boundary,
-    client_port::PortPhase,
+    client_port::{ClientPort, PortPhase},
     end_state::{EndState, Message},
     ends::Ends,
     marks::Mark,
@@ -52,7 +52,7 @@ impl Owner {
         self.tell_ended(port, Code::Guest, &reason, out);
         self.ends.undo_entry(self.epochs.last(), port, running.message.as_ref());
         self.expel(port, quietly, out);
-        self.runner.rebuild = Some(Box::new(Rebuild::new(self.state.seed, reason)));
+        self.runner.rebuild = Some(Box::new(Rebuild::new(self.about.session, self.state.seed, reason)));
         self.begin_rebuild(out);
     }
 
@@ -168,9 +168,13 @@ impl Ends {
         if let Some(list) = &mut self.ports {
             list.leaving = None;
         }
-        // One that was about to join has not.
+        self.undo_connections();
+        // A client that was about to join has not.
         let has_joined = |side: &EndState| {
-            side.client.as_ref().is_none_or(|client| client.client.generation != Generation::NONE)
+            let has = |client: &ClientPort| {
+                client.connection.is_some() || client.client.generation != Generation::NONE
+            };
+            side.client.as_deref().is_none_or(has)
         };
         self.retain(has_joined);
         for side in self.iter_mut() {

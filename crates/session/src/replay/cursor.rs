@@ -157,7 +157,12 @@ pub(crate) fn port_handlers(event: &PortEvent, input_closed: bool) -> Vec<CellIn
     let port = event.port();
     match event {
         PortEvent::Joined(joined) => {
-            let kind = PortKind::client(joined.datagrams);
+            let is_server = port.is_connected();
+            let kind = if is_server {
+                PortKind::server(joined.datagrams)
+            } else {
+                PortKind::client(joined.datagrams)
+            };
             alloc::vec![CellInput::Open { port, kind, peer: joined.peer.clone() }]
         }
         PortEvent::Resumed { .. } | PortEvent::Expelled { .. } => Vec::new(),

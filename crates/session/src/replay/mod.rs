@@ -246,8 +246,10 @@ impl Player {
             return diverged(why);
         }
         for output in &ran.outputs {
-            if let CellOutput::Close { port } = output {
-                self.peers.close_output(*port);
+            match output {
+                CellOutput::Close { port } => self.peers.close_output(*port),
+                CellOutput::Connect { port, .. } => self.peers.connect(*port),
+                CellOutput::Message { .. } | CellOutput::Pause { .. } | CellOutput::Resume { .. } => {}
             }
         }
         if !whole {

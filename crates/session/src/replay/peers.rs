@@ -72,7 +72,9 @@ impl Peers {
     /// The handlers that an event of a shared cell's port runs, in reverse order; none if it cannot be.
     pub(super) fn port_event(&mut self, event: &PortEvent) -> Option<Vec<CellInput>> {
         let port = event.port();
-        if matches!(event, PortEvent::Joined(_)) && self.open.insert(port, OpenPort::default()).is_some() {
+        if matches!(event, PortEvent::Joined(_))
+            && self.open.insert(port, OpenPort::default()).is_some() != port.is_connected()
+        {
             return None;
         }
         let open = self.open.get(&port)?;
@@ -80,6 +82,11 @@ impl Peers {
             self.leaving = Some(port);
         }
         Some(port_handlers(event, open.input_closed))
+    }
+
+    /// The cell connects to a server.
+    pub(super) fn connect(&mut self, port: Port) {
+        self.open.insert(port, OpenPort::default());
     }
 
     /// The cell sends no more to this port.

@@ -17,17 +17,17 @@ use marram_wire::{
     seal::SessionKeys,
 };
 
-/// A client's end that is to be asked for its promise.
-struct ClientHello {
-    client: SessionId,
+/// The end of a client, or of a server, that is to be asked for its promise.
+pub(super) struct ClientHello {
+    pub(super) client: SessionId,
     /// Its wire, and the channel if it has opened one.
-    wire: ShardWireId,
-    channel: Option<Channel>,
-    host: HostId,
+    pub(super) wire: ShardWireId,
+    pub(super) channel: Option<Channel>,
+    pub(super) host: HostId,
     /// The count of the newest generation that it is known to have promised.
-    promised: u64,
-    fresh: bool,
-    proven: bool,
+    pub(super) promised: u64,
+    pub(super) fresh: bool,
+    pub(super) proven: bool,
 }
 
 impl Shard {
@@ -49,6 +49,9 @@ impl Shard {
         (proven, app): (bool, &App),
         out: &mut Vec<ShardOutput>,
     ) -> Result<(), Refusal> {
+        if hello.server {
+            return self.server_hello(now, wire, hello, (proven, app), out);
+        }
         let Some(at) = self.wires.get(wire) else { return refuse(Code::Waiting, "the wire is gone") };
         roles::may_hold_end(at, hello, None, &self.config.edge)?;
         let host = at.host.unwrap_or_default();
@@ -114,7 +117,7 @@ impl Shard {
         waits("the cell does not know the client: the backup is asked whether the cell is here")
     }
 
-    /// A cell's owner wants the end of one of its clients to be asked, which has promised this count, or less.
+    /// A cell's owner wants the end of one of its clients, or servers, to be asked, which has promised this count, or less.
     pub(super) fn ask_known_client(
         &mut self,
         now: Now,
@@ -123,15 +126,25 @@ impl Shard {
         out: &mut Vec<ShardOutput>,
     ) {
         let Some(owner) = self.sessions.get(cell).map(|session| &session.owner) else { return };
-        let host = owner.port_of(client).and_then(|port| owner.client_of(port)).map(|(_, host)| host);
-        let Some(host) = host else { return };
+        let Some(port) = owner.port_of(client) else { return };
+        if let Some((name, host)) = owner.connection_at(port) {
+            let name = name.to_string();
+            return self.ask_server(now, cell, (client, promised), (&name, host), out);
+        }
+        let Some((_, host)) = owner.client_of(port) else { return };
         // One that is not connected comes by itself.
         let Some(wire) = roles::wire_to(&self.wires, host, Port::CLIENT, None) else { return };
         let known = ClientHello { client, wire, channel: None, host, promised, fresh: false, proven: true };
         self.ask_client(now, cell, &known, out);
     }
 
-    fn ask_client(&mut self, now: Now, cell: SessionId, asked: &ClientHello, out: &mut Vec<ShardOutput>) {
+    pub(super) fn ask_client(
+        &mut self,
+        now: Now,
+        cell: SessionId,
+        asked: &ClientHello,
+        out: &mut Vec<ShardOutput>,
+    ) {
         let Some(session) = self.sessions.get(cell) else { return };
         let port = session.owner.port_for(asked.client);
         let last = session.owner.generation_of(port).map_or(0, |generation| generation.count);

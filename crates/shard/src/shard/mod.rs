@@ -3,6 +3,7 @@
 mod cell_moves;
 mod changes;
 mod clients;
+mod connections;
 mod drain;
 mod edges;
 mod effects;

@@ -56,7 +56,7 @@ impl Shard {
         // a wire.
         let (greeted, is_keeper) = (wire.host.is_some(), wire.role.is_some());
         match frame {
-            Frame::Greet(greet) if !greeted => self.greet(id, &greet, out),
+            Frame::Greet(greet) if !greeted => self.greet(now, id, &greet, out),
             Frame::Goodbye(_) => out.push(ShardOutput::CloseWire { wire: id }),
             Frame::Ping(ping) => {
                 let load = u32::try_from(self.sessions.len()).unwrap_or(u32::MAX);
@@ -73,7 +73,7 @@ impl Shard {
         }
     }
 
-    fn greet(&mut self, id: ShardWireId, greet: &Greet, out: &mut Vec<ShardOutput>) {
+    fn greet(&mut self, now: Now, id: ShardWireId, greet: &Greet, out: &mut Vec<ShardOutput>) {
         // The newest that both support.
         let version = greet.version_newest.min(WIRE_VERSION);
         if version < greet.version_oldest.max(WIRE_VERSION_OLDEST) {
@@ -104,6 +104,9 @@ impl Shard {
         out.push(ShardOutput::Send { wire: id, frame: welcome.into() });
         self.tell_edges_on(id, out);
         self.tell_shared_servers(id, out);
+        if !greet.servers.is_empty() {
+            self.ask_servers_again(now, out);
+        }
     }
 
     /// Closes a wire, with a reason that the other side logs.

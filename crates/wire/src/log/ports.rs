@@ -9,7 +9,8 @@
 //! client := session (16) | host (16) | generation
 //! ```
 //!
-//! No port is the server's: a shared cell has none.
+//! No port is the server's of a session with two ends. The servers to which a shared cell connects have ports from
+//! [`Port::FIRST_CONNECTED`] on: the event `joined` of such a port says that an agent has taken the connection. That the cell asked for it, and the server's name, follow from the handler that did.
 
 use crate::{
     codec::{Error, Field},
@@ -29,7 +30,7 @@ const DATAGRAMS: u8 = 1;
 const KNOWN: u8 = 2;
 
 record! {
-    /// The client at a port, as its end and its edge know it.
+    /// The client at a port, or the server, as its end and its edge know it.
     Client {
         /// The session that the client's end has, which is not the cell's.
         session: SessionId,
@@ -56,7 +57,7 @@ pub struct Joined {
 /// What happens to a port of a shared cell.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PortEvent {
-    /// A client joins: its port opens.
+    /// A client joins, or a server to which the cell connects is reached: its port opens.
     Joined(Box<Joined>),
     /// The client's end has promised a newer generation. No handler runs.
     Resumed {
@@ -80,6 +81,12 @@ pub enum PortEvent {
 }
 
 impl PortEvent {
+    /// Whether it says that an end has promised.
+    #[must_use]
+    pub fn is_of_promise(&self) -> bool {
+        matches!(self, Self::Joined(_) | Self::Resumed { .. })
+    }
+
     /// The port that it happens to.
     #[must_use]
     pub fn port(&self) -> Port {

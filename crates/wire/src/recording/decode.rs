@@ -167,9 +167,10 @@ fn is_next(about: &About, before: &[(Section, Inputs)], next: &Inputs) -> bool {
 /// The header, in the file's version.
 fn read_header(mut section: Section, version: u32, about: &About) -> Result<Box<Header>, RecordingError> {
     section.payload = match version {
-        ..2 => with_empty_lists(&section.payload, 4),
-        2 => with_empty_lists(&section.payload, 2),
-        3 => with_empty_lists(&section.payload, 1),
+        ..2 => with_empty_lists(&section.payload, 5),
+        2 => with_empty_lists(&section.payload, 3),
+        3 => with_empty_lists(&section.payload, 2),
+        4 | 5 => with_empty_lists(&section.payload, 1),
         _ => section.payload,
     };
     let read: Header = section.read()?;

@@ -28,8 +28,8 @@ use core::fmt;
 /// The magic of every record file.
 pub const MAGIC: [u8; 4] = *b"MRRC";
 /// The version of the layout that this build writes. 2: a header has tasks and locks. 3: and paused ports. 4: and clients of a shared
-/// cell. 5: the file says whether it is of such a cell.
-pub const VERSION: u32 = 5;
+/// cell. 5: the file says whether it is of such a cell. 6: the servers to which it has connected.
+pub const VERSION: u32 = 6;
 /// The oldest version that it reads.
 pub const VERSION_OLDEST: u32 = 1;
 /// Largest record file, in bytes: the largest chain of checkpoints, both ends' messages, and the apps to run them.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    header::{ClientState, Lock, Paused, PortState, Task, Timer, Unacknowledged},
+    header::{ClientState, ConnectedServer, Lock, Paused, PortState, Task, Timer, Unacknowledged},
     id::HostId,
     log::{Client, Cursor, Entry, Event, Joined, Peers, Reads},
 };
@@ -102,6 +102,7 @@ fn stopped() -> Recording {
         locks: Many(vec![Lock { stage: 0, id: 1, holder: 6, waiting: Many(vec![7]) }]),
         paused: Many(vec![Paused { stage: 0, port: Port::CLIENT }]),
         clients: Many::default(),
+        servers: Many::default(),
     };
     Recording {
         about: About { log_offset: 70, state: None, ..about() },
@@ -122,7 +123,7 @@ fn stopped() -> Recording {
 fn shared() -> Recording {
     let mut it = stopped();
     let session = Header { ports: Vec::new(), ..*with_client(it.header.take()).expect("it has one") };
-    it.header = Some(Box::new(session));
+    it.header = Some(Box::new(with_server(session)));
     it.about.shared = true;
     let (port, third) = (Port::CLIENT, Port(3));
     let joins = |port| {
@@ -167,11 +168,11 @@ fn files_survive() {
 #[test]
 fn the_layout_stays_as_it_was_written_down() {
     for (recording, golden) in samples().into_iter().chain([shared()]).zip([
-        &include_bytes!("golden/5-whole.marram")[..],
-        include_bytes!("golden/5-stopped.marram"),
-        include_bytes!("golden/5-whole-redacted.marram"),
-        include_bytes!("golden/5-stopped-redacted.marram"),
-        include_bytes!("golden/5-shared.marram"),
+        &include_bytes!("golden/6-whole.marram")[..],
+        include_bytes!("golden/6-stopped.marram"),
+        include_bytes!("golden/6-whole-redacted.marram"),
+        include_bytes!("golden/6-stopped-redacted.marram"),
+        include_bytes!("golden/6-shared.marram"),
     ]) {
         assert_eq!(recording.encode(), golden);
     }
@@ -239,6 +240,23 @@ fn files_from_before_cells_were_shared_are_read() {
 }
 
 #[test]
+fn files_from_before_cells_connected_to_servers_are_read() {
+    let golden = [
+        &include_bytes!("golden/5-whole.marram")[..],
+        include_bytes!("golden/5-stopped.marram"),
+        include_bytes!("golden/5-whole-redacted.marram"),
+        include_bytes!("golden/5-stopped-redacted.marram"),
+    ];
+    reads_as_samples(golden, |_| {});
+    let mut shared = shared();
+    let header = shared.header.as_mut().expect("it has one");
+    header.servers.0.clear();
+    header.clients.0.pop();
+    let old = Bytes::from_static(include_bytes!("golden/5-shared.marram"));
+    assert_eq!(Recording::decode(&old), Ok(shared));
+}
+
+#[test]
 fn a_file_that_was_cut_short_or_changed_anywhere_is_refused_with_the_place() {
     for recording in samples() {
         let file = recording.encode();
@@ -261,6 +279,16 @@ fn a_file_that_was_cut_short_or_changed_anywhere_is_refused_with_the_place() {
         let longer = [&file[..], &[0]].concat();
         assert_eq!(Recording::decode(&longer.into()).expect_err("one byte more").offset, 8);
     }
+}
+
+/// The same header, of a cell that has connected to a server.
+fn with_server(mut header: Header) -> Header {
+    let port = Port::FIRST_CONNECTED;
+    let mut server = header.clients.0[0].clone();
+    server.state.port = port;
+    header.clients.0.push(server);
+    header.servers = Many(vec![ConnectedServer { port, name: "store".into() }]);
+    header
 }
 
 fn leaves() -> Event {

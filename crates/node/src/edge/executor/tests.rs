@@ -238,6 +238,7 @@ fn sealed(there: &mut Cells, image: &Image, before: u32) -> Sealed {
         locks: Many::default(),
         paused: Many::default(),
         clients: Many::default(),
+        servers: Many::default(),
         ports: Vec::new(),
     };
     let bytes: Bytes = keys().seal(GENERATION).seal_checkpoint(number, header::join(&header, &body)).into();

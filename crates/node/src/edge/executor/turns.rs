@@ -164,6 +164,7 @@ impl Executor {
 fn sending_ns(outputs: &[CellOutput]) -> u64 {
     let size = |output: &CellOutput| match output {
         CellOutput::Message { payload, .. } => payload.len() as u64,
+        CellOutput::Connect { name, .. } => name.len() as u64,
         CellOutput::Close { .. } | CellOutput::Pause { .. } | CellOutput::Resume { .. } => 0,
     };
     outputs.iter().map(|output| cost::OUTPUT_NS + size(output) / cost::BYTES_PER_NS).sum()

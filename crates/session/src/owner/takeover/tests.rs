@@ -139,6 +139,7 @@ impl History {
             locks: Many::default(),
             paused: Many::default(),
             clients: Many::default(),
+            servers: Many::default(),
         }
     }
 

@@ -16,7 +16,7 @@ use marram_wire::{
 };
 
 /// What the owner answers to an operator's request.
-fn record(hall: &mut Hall) -> Result<Recording, String> {
+pub(crate) fn record(hall: &mut Hall) -> Result<Recording, String> {
     hall.recorded.clear();
     hall.step(|owner, now, out| owner.record(now, RecordRequest { tag: Some(1), redact: false }, out));
     let result = hall.recorded.pop_front().expect("an answer");
@@ -29,7 +29,7 @@ fn record(hall: &mut Hall) -> Result<Recording, String> {
 }
 
 /// Plays a recording. Returns the cell at the end, and why it was stopped there.
-fn play(recording: &Recording, mut cell: Teller) -> (Teller, Option<String>) {
+pub(crate) fn play(recording: &Recording, mut cell: Teller) -> (Teller, Option<String>) {
     let mut player = Player::new(recording, CellId(99)).expect("it can be run");
     while let Some(next) = player.next_handler().expect("its parts fit together") {
         let ran = cell.run(&next.run);

@@ -134,6 +134,10 @@ pub(crate) struct Hall {
     channels: u32,
     /// Checkpoints by their number, as an executor decrypts them.
     checkpoints: BTreeMap<u32, (Header, Teller)>,
+    /// Whether agents refuse connections to servers.
+    pub(crate) refuses_servers: bool,
+    /// Connections to servers that are over, and why.
+    pub(crate) over: Vec<String>,
     /// Recordings that were made, and the refusals, in order.
     pub(crate) recorded: VecDeque<Result<Recording, String>>,
 }
@@ -189,6 +193,8 @@ impl Hall {
             generations: 0,
             channels: 0,
             checkpoints: BTreeMap::new(),
+            refuses_servers: false,
+            over: Vec::new(),
             recorded: VecDeque::new(),
         }
     }
@@ -286,6 +292,7 @@ impl Hall {
                 self.edge.feed.push_back(frame);
             }
             OwnerEffect::AskPort(session, _) => self.edge.asks.push(session),
+            OwnerEffect::ConnectionOver(name, reason) => self.over.push(format!("{name}: {reason}")),
             OwnerEffect::Recorded(_, result) => {
                 let made = result.and_then(|gathered| self.assembles(*gathered));
                 self.recorded.push_back(made);
@@ -364,13 +371,14 @@ impl Hall {
         let Some(number) = self.clients.iter().position(|client| client.channel == Some(channel)) else {
             return;
         };
-        let (slow, client) = (self.slow == Some(number), &mut self.clients[number]);
+        let (slow, refuses) = (self.slow == Some(number), self.refuses_servers);
+        let client = &mut self.clients[number];
         let mut effects = Vec::new();
         if let Frame::Chosen(chosen) = &frame {
             client.told_ns = chosen.session_ns;
         }
         match frame {
-            Frame::Promise(_) if client.ended.is_some() => {
+            Frame::Promise(ask) if client.ended.is_some() || refuses && !ask.server.is_empty() => {
                 let (code, reason) = (Code::Forgotten, "its program is gone".into());
                 let gone = Ended { channel, code, reason };
                 return self.edge.owner.receive(self.now, port, gone.into(), out);
@@ -429,13 +437,18 @@ impl Hall {
 
     /// A client comes, with its first message.
     pub(crate) fn joins(&mut self, text: &str) -> usize {
-        let number = self.clients.len();
-        let session = SessionId([100 + u8::try_from(number).expect("few clients"); 16]);
+        let session = SessionId([100 + u8::try_from(self.clients.len()).expect("few clients"); 16]);
         let mut end = End::new(session, false, "app".into());
         end.send(Bytes::from(text.to_owned()), &mut Vec::new());
+        let number = self.comes(end);
+        self.asks_owner(number);
+        number
+    }
+
+    fn comes(&mut self, end: End) -> usize {
         self.clients.push(ClientEnd {
+            session: end.session(),
             end,
-            session,
             channel: None,
             heard: Vec::new(),
             closed: false,
@@ -443,8 +456,7 @@ impl Hall {
             is_deaf: false,
             told_ns: 0,
         });
-        self.asks_owner(number);
-        number
+        self.clients.len() - 1
     }
 
     /// A client's end asks for the cell, as after its connection broke.
@@ -578,11 +590,16 @@ impl Hall {
         assert_eq!(self.edge.owner.phase(), OwnerPhase::Running);
     }
 
-    /// The clients which the new owner wants to ask are asked.
+    /// The clients and servers which the owner wants to ask are asked. An agent takes each connection to a server.
     pub(crate) fn asks_all(&mut self) {
         for session in core::mem::take(&mut self.edge.asks) {
             let number = self.clients.iter().position(|client| client.session == session);
-            self.asks_owner(number.expect("it asks for clients that there are"));
+            let number = number.unwrap_or_else(|| {
+                let port = self.edge.owner.port_of(session).expect("it asks for those that there are");
+                assert!(port.is_connected(), "it asks for clients that there are");
+                self.comes(End::new(session, true, "app".into()))
+            });
+            self.asks_owner(number);
         }
     }
 

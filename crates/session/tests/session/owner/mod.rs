@@ -6,6 +6,7 @@ mod bench;
 mod budget;
 mod cell;
 mod cell_recording;
+mod connecting;
 mod covering;
 mod ending;
 mod hall;

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use marram_session::cell::{CellInput, CellOutput, CellStop, Ran, Run, RunOutcome, TaskChange, TimerChange};
-use marram_wire::id::Port;
+use marram_wire::{id::Port, limits::CONNECTIONS_MAX};
 use std::collections::BTreeSet;
 
 /// What "work" costs: a checkpoint is due behind it.
@@ -25,7 +25,9 @@ fn flow(line: &str) -> Option<CellOutput> {
 pub(crate) struct Teller {
     open: BTreeSet<Port>,
     told: u64,
-    /// Whether it falls when the third client joins, and the ports at whose end it falls.
+    /// How often it has connected to a server.
+    connects: u32,
+    /// Whether it falls when the third client joins, or a server, and the ports at whose end it falls.
     falls_at_open: bool,
     falls_at_close: BTreeSet<Port>,
     /// Whether it has fallen: then it runs no more.
@@ -46,7 +48,10 @@ impl Teller {
             cost_ns: 1,
         };
         let what = match &run.input {
-            CellInput::Open { port, .. } if !(self.falls_at_open && *port == THIRD) => {
+            CellInput::Open { port, kind, .. }
+                if !(self.falls_at_open && (*port == THIRD || !kind.is_client())) =>
+            {
+                assert_eq!(kind.is_client(), !port.is_connected());
                 self.open.insert(*port);
                 Some(format!("{} joins", port.0))
             }
@@ -84,6 +89,14 @@ impl Teller {
         ran
     }
 
+    fn connects_to(&mut self, name: &str, often: usize, ran: &mut Ran) {
+        for _ in 0..often {
+            let port = Port(Port::FIRST_CONNECTED.0 + self.connects);
+            self.connects += 1;
+            ran.outputs.push(CellOutput::Connect { port, name: name.into() });
+        }
+    }
+
     /// What it tells of a message; none if it falls.
     fn hears(&mut self, port: Port, text: &str, ran: &mut Ran) -> Option<String> {
         let stage = 0;
@@ -96,6 +109,13 @@ impl Teller {
             "let them come" => self.falls_at_open = false,
             "fall when I close" => _ = self.falls_at_close.insert(port),
             "fall later" => ran.timers.push(TimerChange::Set { stage, token: 0, delay_ns: 5 }),
+            "connect" => self.connects_to("store", 1, ran),
+            "connect often" => self.connects_to("store", CONNECTIONS_MAX, ran),
+            "connect and say too much" => {
+                self.connects_to("store", 1, ran);
+                let said = CellOutput::Message { port, payload: Bytes::from_static(b"much") };
+                ran.outputs.extend(vec![said; MANY]);
+            }
             "wake" => ran.timers.push(TimerChange::Set { stage, token: 1, delay_ns: 5 }),
             "fall as a task" => ran.tasks.push(TaskChange::Spawn { stage, token: 0 }),
             "work" => ran.cost_ns = WORK_NS,

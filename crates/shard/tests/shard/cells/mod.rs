@@ -2,6 +2,7 @@
 
 mod ahead;
 mod changes;
+mod connections;
 mod key_moves;
 mod keys;
 mod lost;

@@ -1,6 +1,8 @@
 //! Edges of one domain, clients' agents and the coordinator's store, driven by the test: frames arrive in the order in which they were
 //! sent, and time passes only when a test says so.
 
+#[path = "world/agents.rs"]
+mod agents;
 #[path = "world/many.rs"]
 mod many;
 #[path = "world/store.rs"]
@@ -11,9 +13,7 @@ pub(crate) use store::Store;
 use crate::support;
 use bytes::Bytes;
 use marram_session::{
-    agent::{
-        Agent, AgentConfig, AgentInput, AgentOutput, AgentReport, ConnectionId, Target, WireId as AgentWire,
-    },
+    agent::{Agent, AgentInput, AgentOutput, AgentReport, ConnectionId, Target, WireId as AgentWire},
     cell::{CellId, CellInput, CellOutput, CellStop, Ran, Run, RunOutcome},
     owner::{BackupForm, Owner, OwnerPhase},
 };
@@ -54,6 +54,7 @@ fn client_address(number: usize) -> std::net::SocketAddr {
 struct Teller {
     open: BTreeSet<Port>,
     told: u64,
+    connects: u32,
 }
 
 impl Teller {
@@ -76,6 +77,11 @@ impl Teller {
             }
             other => panic!("the cell has no {other:?}"),
         };
+        if what == "connect" {
+            let port = Port(Port::FIRST_CONNECTED.0 + self.connects);
+            self.connects += 1;
+            outputs.push(CellOutput::Connect { port, name: "store".into() });
+        }
         self.told += 1;
         let line = Bytes::from(format!("{} {what}\n", self.told));
         let tell = |port: &Port| CellOutput::Message { port: *port, payload: line.clone() };
@@ -137,6 +143,11 @@ struct Client {
     /// The first edge of its agent's list.
     first: usize,
     is_cut_off: bool,
+    /// Its connection; of a server's agent, the last one that it was asked for, and how many there were.
+    connection: ConnectionId,
+    connects: usize,
+    /// Whether no connection to its server can be made.
+    refuses: bool,
 }
 
 pub(crate) struct World {
@@ -316,31 +327,7 @@ impl World {
 
     /// The same, for the cell of this key; of none if it is empty.
     pub(crate) fn comes_for(&mut self, first: usize, key: &str) -> usize {
-        let number = self.clients.len();
-        let edges = self.edges.len();
-        let config = AgentConfig {
-            heartbeat_interval_ns: 50 * MS,
-            heartbeat_timeout_ns: 200 * MS,
-            backoff_min_ns: 10 * MS,
-            backoff_max_ns: 100 * MS,
-            spread: false,
-            ..support::agent_config(u16::from(small(edges)))
-        };
-        let agent = Agent::new(config, [small(number) + 60; 32]);
-        self.clients.push(Client {
-            agent,
-            wake_ns: None,
-            heard: String::new(),
-            ended: None,
-            closed: false,
-            session: None,
-            refused: Vec::new(),
-            ends: 0,
-            first,
-            is_cut_off: false,
-        });
-        self.events.push_back(Event::Agent(number, AgentInput::Wake));
-        self.runs(1);
+        let number = self.agent(first, Vec::new());
         self.opens(number, 1, key);
         number
     }
@@ -389,12 +376,13 @@ impl World {
 
     pub(crate) fn says(&mut self, client: usize, text: &str) {
         let bytes = Bytes::from(text.to_owned());
-        self.events
-            .push_back(Event::Agent(client, AgentInput::Received { connection: ConnectionId(1), bytes }));
+        let connection = self.clients[client].connection;
+        self.events.push_back(Event::Agent(client, AgentInput::Received { connection, bytes }));
     }
 
     pub(crate) fn closes(&mut self, client: usize) {
-        self.events.push_back(Event::Agent(client, AgentInput::EndOfInput { connection: ConnectionId(1) }));
+        let connection = self.clients[client].connection;
+        self.events.push_back(Event::Agent(client, AgentInput::EndOfInput { connection }));
     }
 
     /// What a client has heard, line by line.
@@ -642,6 +630,9 @@ impl World {
                     self.clients[number].heard.push_str(core::str::from_utf8(&bytes).expect("it is text"));
                     let bytes = bytes.len() as u64;
                     self.events.push_back(Event::Agent(number, AgentInput::Written { connection, bytes }));
+                }
+                AgentOutput::Connect { connection, server, .. } => {
+                    self.asked_for(number, connection, &server)
                 }
                 AgentOutput::Close { .. } => self.clients[number].closed = true,
                 AgentOutput::Report(AgentReport::Ended { code, .. }) => {

@@ -144,6 +144,7 @@ fn header() -> Box<Header> {
         locks: Many::default(),
         paused: Many::default(),
         clients: Many::default(),
+        servers: Many::default(),
         ports: Vec::new(),
     })
 }

@@ -1,0 +1,123 @@
+//! Servers to which shared cells connect (docs/protocol-epochs.md, "Servers of a shared cell"): which agent is asked, and the answer to the
+//! end of such a server that asks by itself.
+
+use super::{
+    Shard,
+    clients::ClientHello,
+    hello::{Refusal, refuse},
+    keys::Wanted,
+    roles, shared,
+};
+use crate::api::{App, FromShard, Note, NoteLevel, Now, ShardOutput, ShardWireId};
+use alloc::{format, string::ToString, vec::Vec};
+use marram_session::owner::OwnerPhase;
+use marram_wire::{
+    frame::{Code, Hello},
+    id::{HostId, Port, SessionId},
+};
+
+impl Shard {
+    /// A cell's owner wants the end of a server to be asked, which has promised this count, or less. Before the log says which agent has
+    /// the end, any that serves the server is asked.
+    pub(super) fn ask_server(
+        &mut self,
+        now: Now,
+        cell: SessionId,
+        (session, promised): (SessionId, u64),
+        (name, known): (&str, Option<HostId>),
+        out: &mut Vec<ShardOutput>,
+    ) {
+        let reached = match known {
+            Some(host) => {
+                roles::wire_to(&self.wires, host, Port::SERVER, Some(name)).map(|wire| (wire, host))
+            }
+            None => self.wires.of_server(&name.to_string()),
+        };
+        // The owner asks again.
+        let Some((wire, host)) = reached else { return };
+        let fresh = known.is_none();
+        let asked = ClientHello { client: session, wire, channel: None, host, promised, fresh, proven: true };
+        self.ask_client(now, cell, &asked, out);
+    }
+
+    /// An agent for servers has connected: cells may wait for it.
+    pub(super) fn ask_servers_again(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
+        let has_some = |cell: &SessionId| {
+            self.sessions.get(*cell).is_some_and(|session| session.owner.connection_count() > 0)
+        };
+        let cells: Vec<SessionId> = self.sessions.shared_cells().filter(has_some).collect();
+        for cell in cells {
+            self.with_owner(now, cell, out, |owner, effects| owner.ask_servers_again(now, effects));
+        }
+    }
+
+    /// The end of a server asks for the cell that has connected to it. `proven` is the result of [`Shard::proven`].
+    ///
+    /// # Errors
+    /// What it is told, unless it is asked for its promise.
+    pub(super) fn server_hello(
+        &mut self,
+        now: Now,
+        wire: ShardWireId,
+        hello: &Hello,
+        (proven, app): (bool, &App),
+        out: &mut Vec<ShardOutput>,
+    ) -> Result<(), Refusal> {
+        let session = hello.session;
+        let Some((cell, port)) = self.cell_of_client(session).filter(|(_, port)| port.is_connected()) else {
+            return Err(self.unknown_server(now, hello, app, out));
+        };
+        let Some(at) = self.wires.get(wire) else { return refuse(Code::Waiting, "the wire is gone") };
+        let Some(it) = self.sessions.get(cell).filter(|it| it.owner.phase() == OwnerPhase::Running) else {
+            return refuse(Code::Waiting, "the cell does not run here");
+        };
+        let Some((name, known)) = it.owner.connection_at(port) else {
+            return refuse(Code::Waiting, "the cell is not connected to the server");
+        };
+        roles::may_hold_end(at, hello, Some(name), &self.config.edge)?;
+        let host = at.host.unwrap_or_default();
+        let (asked, linked) = (it.owner.generation_of(port).unwrap_or_default(), it.link(port));
+        if hello.promised < asked && linked.is_some_and(|(at, _)| at == wire) {
+            // The hello crossed with the question to the same end, over this same wire.
+            return Ok(());
+        }
+        if known != Some(host) {
+            // The owner asks an agent by itself until the log says which one has the end.
+            return refuse(Code::Waiting, "the cell has not connected to the server through this agent");
+        }
+        let (channel, promised) = (Some(hello.channel), hello.promised.count);
+        let asked = ClientHello { client: session, wire, channel, host, promised, fresh: false, proven };
+        self.ask_client(now, cell, &asked, out);
+        Ok(())
+    }
+
+    /// No cell here has this connection. It is over if the app's cell runs here; which one of several it was is not known.
+    fn unknown_server(&mut self, now: Now, hello: &Hello, app: &App, out: &mut Vec<ShardOutput>) -> Refusal {
+        let waits =
+            || Refusal::Rejected(Code::Waiting, "no cell here has connected to the server".to_string());
+        let Ok(wanted) = Wanted::by(hello, app) else { return waits() };
+        if let Some(home) = shared::elsewhere(app, wanted.number(), &self.config) {
+            return Refusal::Led((self.config.edge.clone(), home), None);
+        }
+        let runs = |cell: &SessionId| {
+            self.sessions.get(*cell).is_some_and(|it| it.owner.phase() == OwnerPhase::Running)
+        };
+        let cell = self.cell_here(wanted).filter(runs);
+        match cell.and_then(|cell| self.groups.of_session(cell)) {
+            Some(group) => self.unknown_client(now, group, hello.session, out),
+            None => waits(),
+        }
+    }
+
+    /// A shared cell's connection to a server is over, or there was none.
+    pub(super) fn connection_over(
+        &self,
+        cell: SessionId,
+        (name, reason): (&str, &str),
+        out: &mut Vec<ShardOutput>,
+    ) {
+        let text = format!("the shared cell is not connected to the server `{name}`: {reason}");
+        let (level, session) = (NoteLevel::Warning, Some(cell));
+        out.push(ShardOutput::Control(FromShard::Note(Note { level, session, guest: true, text })));
+    }
+}
