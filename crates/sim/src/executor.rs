@@ -33,11 +33,12 @@ use restoring::{Restored, apply, fingerprint, tampered};
 use stages::Stages;
 use tasks::Tasks;
 
-use crate::plan::{Poison, Service, Shape};
+use crate::plan::{Poison, SERVER, Service, Shape};
 use crate::program::LENGTH;
 use bytes::Bytes;
 use marram_session::cell::{
-    CellId, CellInput, CellStop, CheckpointBase, PortKind, Ran, Run, RunOutcome, Seed, TimerChange,
+    CellId, CellInput, CellOutput, CellStop, CheckpointBase, PortKind, Ran, Run, RunOutcome, Seed,
+    TimerChange,
 };
 use marram_shard::api::CellError;
 use marram_wire::{
@@ -154,6 +155,8 @@ pub(crate) struct Habits {
     pub(crate) cost_ns: u64,
     /// Whether clients, and whether servers, use datagrams.
     pub(crate) datagrams: [bool; 2],
+    /// The inputs at which a hall connects to a server.
+    pub(crate) hall_connects: [Option<u64>; 2],
     /// Whether cells read from their edge's cache. Wasm twins have no cache.
     pub(crate) reads: bool,
 }
@@ -279,6 +282,13 @@ impl Cells {
         cell.compare(run, &ran, past);
         // A piece of its copy between two handlers.
         cell.prepare_twin(past);
+        let is_event = cell.stages.is_hall() && !matches!(run.input, CellInput::Gone { .. });
+        let connects =
+            (0..).zip(self.habits.hall_connects).filter(|(_, at)| is_event && *at == Some(cell.events));
+        ran.outputs.extend(connects.map(|(nth, _)| CellOutput::Connect {
+            port: Port(Port::FIRST_CONNECTED.0 + nth),
+            name: SERVER.into(),
+        }));
         cell.pause(run, self.habits.datagrams, &mut ran, past);
         let hashes = past.hashes.entry(cell.seed.0).or_default();
         let place = usize::try_from(cell.events - 1).expect("a short history");
@@ -468,6 +478,7 @@ fn judge_datagrams(input: &CellInput, datagrams: [bool; 2], past: &mut Past) -> 
         CellInput::Open { port, kind, .. } => {
             let expected = match *port {
                 Port::SERVER => PortKind::server(datagrams[1]),
+                port if port.is_connected() => PortKind::server(datagrams[1]),
                 // The first one, or one of a hall's.
                 _ => PortKind::client(datagrams[0]),
             };

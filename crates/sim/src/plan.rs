@@ -218,6 +218,8 @@ pub struct Plan {
     /// Factor on the delay, by direction: frames that cross on different wires arrive in any order.
     /// By direction, caller and edge, as `delay_ns`.
     pub skew: [Vec<Vec<u64>>; 2],
+    /// The inputs of a hall in whose handlers it connects to a server, counted by the cell over its whole life.
+    pub hall_connects: [Option<u64>; 2],
     /// The apps, in the order of [`Service::ALL`], and the hall's if the seed has one.
     pub apps: Vec<App>,
     load: Load,
@@ -433,6 +435,7 @@ impl Plan {
             checkpoints_max: checkpoints_max(seed),
             poison: None,
             server_down: 0,
+            hall_connects: [None; 2],
             recoveries_max: if random.percent(20) { 1 } else { 0 },
             hand_over_ms: Random::new(seed, 65).pick(&[0, 20, 500, 500]),
             move_bytes_per_s: move_bytes_per_s(seed),
@@ -505,6 +508,9 @@ impl Plan {
     #[must_use]
     pub fn server_script(&self, nth: u64) -> Script {
         let mut random = Random::new(self.seed ^ (nth << 32), 2);
+        if self.has_hall() {
+            return hall::served(&mut random);
+        }
         if self.load == Load::Drizzle || (self.load == Load::Flood && self.seed.is_multiple_of(2)) {
             // Sends little, but must receive all answers to the client's many messages.
             return Script { slowness_ns: 20 * US, ..script(&mut random, Load::Usual) };

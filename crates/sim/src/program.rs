@@ -75,7 +75,7 @@ pub(crate) struct Program {
     pub(crate) life: u32,
     /// The agent's id of the connection.
     pub(crate) connection: ConnectionId,
-    /// The app that it asks for; `None` for a server.
+    /// The app that it asks for; `None` for a server, except of a hall.
     pub(crate) service: Option<Service>,
     /// Which of the app's cells it asks for, as [`Visit::key`](crate::plan::Visit::key).
     pub(crate) key: Option<u8>,
@@ -150,7 +150,9 @@ impl Program {
     pub(crate) fn server(plan: &Plan, nth: u64, agent: usize, life: u32, connection: ConnectionId) -> Self {
         let random = Random::new(plan.seed ^ (nth << 32), 4);
         let program = Self::new(Peer::Server, agent, life, connection, plan.server_script(nth), random);
-        Self { datagrams: plan.datagrams[Peer::Server as usize], ..program }
+        // What a hall tells a server, it tells its clients too.
+        let service = plan.has_hall().then_some(Service::Hall);
+        Self { service, datagrams: plan.datagrams[Peer::Server as usize], ..program }
     }
 
     fn new(

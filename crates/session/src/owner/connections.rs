@@ -69,6 +69,13 @@ impl EndState {
         self.connection().is_some_and(|connection| !connection.is_reached)
     }
 
+    /// Whether no agent was asked for it before the entry that asked for it was kept elsewhere: the log before this offset is.
+    pub(super) fn is_asked_in_time(&self, kept_to: u64) -> bool {
+        let Some(connection) = self.connection() else { return true };
+        let is_asked = self.client.as_ref().is_some_and(|client| client.asked != Generation::NONE);
+        !is_asked || connection.behind.is_some_and(|behind| behind <= kept_to)
+    }
+
     /// Whether the end of its server may be asked, if all log before `kept` is kept elsewhere.
     fn may_connect(&self, kept: u64) -> bool {
         let is_away = |client: &ClientPort| client.phase == PortPhase::Away && !client.leaves();
@@ -179,6 +186,12 @@ impl Owner {
         self.ends.connections().len()
     }
 
+    /// Whether something is on its way to a server: the cell is not over before that has arrived.
+    #[must_use]
+    pub fn owes_servers(&self) -> bool {
+        self.ends.connections().iter().any(|side| !side.outbox.is_empty())
+    }
+
     /// An agent for this server may have come: those that wait for it are asked now.
     pub fn ask_servers_again(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
         self.each_connection(|connection| connection.asked_ns = None);
@@ -219,7 +232,9 @@ impl Owner {
     fn servers_to_ask(&self) -> Vec<(Port, SessionId, u64)> {
         let may = self.phase() == OwnerPhase::Running && !self.holds_outputs() && !self.is_handed_over();
         let Some(list) = self.ends.ports.as_ref().filter(|_| may) else { return Vec::new() };
-        let may_ask = self.ends.connections().iter().filter(|side| side.may_connect(list.kept));
+        // One that leaves with the entry that runs is not asked any more.
+        let may = |side: &&EndState| side.may_connect(list.kept) && list.leaving != Some(side.port);
+        let may_ask = self.ends.connections().iter().filter(may);
         let asked = |side: &EndState| {
             let client = side.client.as_ref()?;
             Some((side.port, client.client.session, client.asked.count))

@@ -325,6 +325,12 @@ impl Ends {
 
     /// The session is over for all ends.
     pub(super) fn end(&mut self, code: Code, reason: &str, out: &mut Vec<OwnerEffect>) {
+        // A server that has not got everything must not take this for the end of what the cell says.
+        let is_cut_off = |side: &EndState| side.connection().is_some() && !side.is_done();
+        let cut_off = self.connections().iter().filter(|side| code == Code::Finished && is_cut_off(side));
+        for port in cut_off.map(|side| side.port).collect::<Vec<_>>() {
+            self.end_one(port, Code::Lost, "the cell has ended", out);
+        }
         self.send_last(|channel| Ended { channel, code, reason: reason.into() }.into(), out);
     }
 

@@ -68,6 +68,8 @@ impl Owner {
             return Ok(());
         }
         self.ends.queue_invariants()?;
+        let kept_to = self.epochs.kept().log_offset;
+        holds!("I56", self.ends.connections().iter().all(|side| side.is_asked_in_time(kept_to)));
         let (last, kept) = (self.epochs.last(), self.epochs.kept());
         let (clients, window) = (self.ends.paused_clients(), self.ends.share.window());
         let runs = self.phase() == OwnerPhase::Running && !self.runner.is_busy();

@@ -148,7 +148,14 @@ impl Owner {
 
     /// A client's end is told that its session is over, on whatever channel it has.
     pub(super) fn tell_ended(&mut self, port: Port, code: Code, reason: &str, out: &mut Vec<OwnerEffect>) {
-        let Some(side) = self.ends.client_at(port) else { return };
+        self.ends.end_one(port, code, reason, out);
+    }
+}
+
+impl Ends {
+    /// The end at this port is told that its session is over, on whatever channel it has.
+    pub(super) fn end_one(&mut self, port: Port, code: Code, reason: &str, out: &mut Vec<OwnerEffect>) {
+        let Some(side) = self.client_at(port) else { return };
         let linked = side.channel.take();
         let Some(client) = side.client.as_mut() else { return };
         let channel = client.channel(linked);

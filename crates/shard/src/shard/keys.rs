@@ -105,6 +105,8 @@ impl Shard {
     pub(super) fn over_ns(&self, now: Now, cell: SessionId) -> Option<u64> {
         let session = self.sessions.get(cell)?;
         let is_unused = session.owner.phase() == OwnerPhase::Running && session.owner.client_count() == 0;
+        // What it has told a server is to arrive.
+        let is_unused = is_unused && !session.owner.owes_servers();
         session.owner.key().filter(|_| is_unused)?;
         Some(if session.had_clients { now.mono_ns } else { now.mono_ns.saturating_add(UNUSED_NS) })
     }

@@ -497,7 +497,8 @@ impl Shard {
         let cells = self.members_of(group);
         let is_needed = |cell: &SessionId| {
             self.sessions.get(*cell).is_none_or(|session| {
-                session.owner.phase() != OwnerPhase::Running || session.owner.client_count() > 0
+                let owner = &session.owner;
+                owner.phase() != OwnerPhase::Running || owner.client_count() > 0 || owner.owes_servers()
             })
         };
         if cells.iter().any(is_needed) {

@@ -17,7 +17,7 @@
 
 use super::HallsLost;
 use crate::program::{LiedTo, Program};
-use marram_chain_algo::Stream;
+use marram_chain_algo::{Peer, Stream};
 use marram_hall_algo::{Deed, HallRecord};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,8 +40,16 @@ struct History(BTreeMap<Place, HallRecord>);
 /// Checks what the clients of all halls received, each key's for itself.
 pub(super) fn judge_each(clients: &[(usize, &Program)], lost: HallsLost, violations: &mut Vec<String>) {
     let mut by_key: BTreeMap<Option<u8>, Vec<_>> = BTreeMap::new();
-    for (index, program) in clients {
+    let is_server = |program: &Program| program.peer == Peer::Server;
+    for (index, program) in clients.iter().filter(|(_, program)| !is_server(program)) {
         by_key.entry(program.key).or_default().push((*index, *program));
+    }
+    // Of which key the hall of a server is, its clients tell.
+    for (index, server) in clients.iter().filter(|(_, program)| is_server(program)) {
+        let is_same = |(_, client): &&(usize, &Program)| !is_server(client) && life(client) == life(server);
+        if let Some((_, client)) = clients.iter().find(is_same).filter(|_| life(server).is_some()) {
+            by_key.entry(client.key).or_default().push((*index, *server));
+        }
     }
     let mut lives: BTreeMap<u64, Option<u8>> = BTreeMap::new();
     for (key, clients) in &by_key {
@@ -81,13 +89,15 @@ pub(super) fn judge(clients: &[(usize, &Program)], lost: HallsLost, violations: 
     let has_keys = clients.iter().any(|(_, program)| program.key.is_some());
     history.judge(lost == HallsLost::BeginAgain || has_keys, violations);
     if has_keys && lost == HallsLost::No {
-        judge_turns(clients.iter().map(|(_, program)| *program), violations);
+        // What a server receives last may come late: a hall does not wait for it.
+        let clients = clients.iter().map(|(_, program)| *program);
+        judge_turns(clients.filter(|program| program.peer == Peer::Client), violations);
     }
     if violations.len() == before {
         let is_known = clients.len() == guests.len();
         judge_speakers(&guests, &history, is_known, violations);
     }
-    guests.iter().for_each(|guest| guest.judge_end(violations));
+    guests.iter().for_each(|guest| guest.judge_end(&history, violations));
 }
 
 /// The records in what a client received, and otherwise what is wrong.
@@ -132,15 +142,22 @@ impl Guest<'_> {
     }
 
     /// One that ended in order has received the record of its own end last, and that has all that it wrote.
-    fn judge_end(&self, violations: &mut Vec<String>) {
+    ///
+    /// A server's connection ends with the hall. If the hall has said that it left and went on, something must explain that.
+    fn judge_end(&self, history: &History, violations: &mut Vec<String>) {
         let name = format!("client {} of the hall", self.index);
+        let port = self.records.first().map(|first| first.port);
         if self.program.closed != Some(false) {
-            if !self.program.excused {
+            let is_server = self.program.peer == Peer::Server;
+            let own = self.records.first().map(|first| (first.life, first.port));
+            let has_left =
+                |record: &HallRecord| record.deed == Deed::Left && Some((record.life, record.port)) == own;
+            let ends_with_hall = is_server && !history.0.values().any(has_left);
+            if !self.program.excused && !ends_with_hall {
                 violations.push(format!("{name} was reset"));
             }
             return;
         }
-        let port = self.records.first().map(|first| first.port);
         let last = self.records.last().filter(|last| last.deed == Deed::Left && Some(last.port) == port);
         let said = last.map(|last| last.speaker.bytes);
         let written = self.program.written.len() as u64;

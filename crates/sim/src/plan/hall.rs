@@ -14,6 +14,8 @@ const CROWD: u64 = 50;
 const CROWDED_PERCENT: u64 = 2;
 /// So many have a standby: each message is an epoch.
 const STANDBY_PERCENT: u64 = 20;
+/// So many connect to servers.
+const SERVERS_PERCENT: u64 = 60;
 /// So many have one cell for each key.
 const KEYS_PERCENT: u64 = 75;
 
@@ -71,8 +73,29 @@ pub(super) fn prepare(plan: &mut Plan) {
     move_it(plan);
     lose_copies(plan, skips);
     (plan.poison, plan.recorder, plan.datagrams) = (None, None, [false; 2]);
+    plan.hall_connects = connects(plan.seed);
     // A shard that is full refuses further clients, as its operator wishes.
     plan.shard_memory_max = 0;
+}
+
+/// Many halls connect to a server while their first clients talk, and some of them to another one.
+fn connects(seed: u64) -> [Option<u64>; 2] {
+    let mut random = Random::new(seed, 209);
+    if !random.percent(SERVERS_PERCENT) {
+        return [None; 2];
+    }
+    let first = random.between(1, 8);
+    let second = random.percent(30).then(|| first + random.between(1, 10));
+    [Some(first), second]
+}
+
+/// What a server does to which a hall has connected. Most stay for longer than clients.
+pub(super) fn served(random: &mut Random) -> Script {
+    let mut script = script(random, Load::Usual);
+    if random.percent(70) {
+        script.close_after_ns += random.magnitude(100 * MS, 5 * S);
+    }
+    script
 }
 
 /// In nearly all halls an operator moves the cell, or its edge stops, while its clients talk. In most of these nothing else happens before, and

@@ -7,7 +7,7 @@ use crate::{
 use marram_wire::{frame::Promise, id::SessionId};
 use std::collections::BTreeMap;
 
-/// A client, as edges have treated it.
+/// A client, or a server, as edges have treated it.
 #[derive(Debug, Default)]
 struct ClientTrack {
     /// Whether the last answer to it led it elsewhere.
@@ -16,6 +16,8 @@ struct ClientTrack {
     asked_by: Option<ShardPosition>,
     /// The edges that have told it so, how often in all.
     goes_on: u64,
+    /// Whether it is a server.
+    is_server: bool,
 }
 
 /// The clients of halls.
@@ -39,7 +41,12 @@ impl Halls {
         let track = self.0.entry(promise.session).or_default();
         track.is_led = false;
         let before = track.asked_by.replace(position);
-        counts.add(Rare::PortAskedByBoth, u64::from(before.is_some_and(|before| before != position)));
+        let by_both = u64::from(before.is_some_and(|before| before != position));
+        track.is_server = !promise.server.is_empty();
+        if track.is_server {
+            return counts.add(Rare::ServerAskedByBoth, by_both);
+        }
+        counts.add(Rare::PortAskedByBoth, by_both);
         let begins_again = promise.live.is_none() && before.is_some();
         counts.add(Rare::JoinLost, u64::from(begins_again));
     }
@@ -49,6 +56,10 @@ impl Halls {
         let Some(track) = self.0.get_mut(&client) else { return };
         track.asked_by = None;
         track.goes_on += 1;
+        if track.is_server {
+            counts.add(Rare::ServerConnected, 1);
+            return counts.add(Rare::ServerResumed, u64::from(track.goes_on > 1));
+        }
         counts.add(Rare::PortResumed, u64::from(track.goes_on > 1));
     }
 }

@@ -282,12 +282,18 @@ pub enum Rare {
     Rebalanced,
     /// An end whose owner ran ahead of its backup followed that backup, which was behind it.
     EndWasAhead,
+    /// A server to which a hall has connected was told that an edge goes on.
+    ServerConnected,
+    /// As above, not for the first time.
+    ServerResumed,
+    /// An edge asked for a hall's server that another edge had asked for and not told more.
+    ServerAskedByBoth,
 }
 
 impl Rare {
     /// All rare states, in order. A state that is missing here has no place in `Counts`, and
     /// counting it would panic.
-    pub const ALL: [Self; 137] = [
+    pub const ALL: [Self; 140] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -425,6 +431,9 @@ impl Rare {
         Self::BackupNotMoved,
         Self::Rebalanced,
         Self::EndWasAhead,
+        Self::ServerConnected,
+        Self::ServerResumed,
+        Self::ServerAskedByBoth,
     ];
 }
 

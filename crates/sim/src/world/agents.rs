@@ -309,8 +309,14 @@ impl World {
                 let service = self.connected(agent, connection).and_then(|program| program.service);
                 if let Some(failure) = &failure {
                     let end = (failure.code, &failure.reason[..]);
+                    // The oracle knows whether a hall that goes on has lost its server.
                     let explained = self.lies(agent)
-                        || self.judge_end("a program's connection", end, failure.session, service);
+                        || if self.serves_hall(agent) {
+                            // Where a hall is lost, its server waits in vain.
+                            self.causes.have_lost_any() || self.explains(end.0, failure.session, service)
+                        } else {
+                            self.judge_end("a program's connection", end, failure.session, service)
+                        };
                     self.connected(agent, connection)
                         .into_iter()
                         .for_each(|program| program.excused = explained);
@@ -365,7 +371,7 @@ impl World {
                 // A session that never had an owner here is judged by its programs: a refused client sees a reset. Such a session
                 // must not end by a forgery either.
                 let forged = matches!(code, Code::Tampered | Code::Protocol | Code::WrongKey);
-                if (begun || forged) && !self.lies(agent) {
+                if (begun || forged) && !self.lies(agent) && (forged || !self.serves_hall(agent)) {
                     let name = format!("A{agent}'s end");
                     self.judge_end(&name, (*code, reason), Some(*session), None);
                 }
@@ -390,6 +396,11 @@ impl World {
             | AgentReport::EdgeForgotten { .. }
             | AgentReport::Waiting { .. } => {}
         }
+    }
+
+    /// Whether it is the agent of servers to which halls connect.
+    fn serves_hall(&self, agent: usize) -> bool {
+        self.plan.has_hall() && agent >= self.plan.clients
     }
 
     /// The agent connects to its server, which accepts or, for the first few of some seeds, does

@@ -111,6 +111,7 @@ impl EdgeNode {
     pub(crate) fn new(plan: &Plan, edge: usize, chance: &mut Random) -> Self {
         let habits = Habits {
             poison: plan.poison,
+            hall_connects: plan.hall_connects,
             ballast: plan.ballast,
             has_memory: plan.has_epochs(),
             cost_ns: plan.cost_ns,
