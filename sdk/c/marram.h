@@ -94,6 +94,11 @@ void marram_on_close(uint32_t port);
 MARRAM_IMPORT("send") void marram_send(uint32_t port, const void *bytes, size_t len);
 /* Nothing more will be sent to the port. */
 MARRAM_IMPORT("close") void marram_close_port(uint32_t port);
+/* The first server to which a shared cell connects has this port, and each further one the next number. */
+#define MARRAM_FIRST_CONNECTED 0x80000000u
+/* Connects a shared cell that has a backup to one of the manifest's `servers`, and returns the port that will lead there. marram_on_open is called
+   with it when the server's side is there, or marram_on_close if it cannot be reached; nothing can be sent there before. */
+MARRAM_IMPORT("connect") uint32_t marram_connect(const char *name, size_t len);
 /* Pauses the peer: it gets no more credit. What it sends within its remaining credit, about a mebibyte, still arrives. */
 MARRAM_IMPORT("pause") void marram_pause(uint32_t port);
 /* Lets a paused peer send again. */

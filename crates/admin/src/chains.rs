@@ -73,6 +73,7 @@ fn own_stages(images: &Images, manifest: &Manifest, upload: &Upload) -> Result<V
             keys: &keys,
             quotas: &quotas,
             slots,
+            servers: &manifest.servers,
         });
         let info = info.map_err(|error| in_stage(manifest, stage, &error))?;
         was_rebuilt(info.hash, info.rebuilt.as_ref());
@@ -283,6 +284,12 @@ fn forced_one(state: &AdminState, images: &Images, app: &str) -> Result<Named, R
 fn wire(images: &Images, manifest: &Manifest, stages: Vec<Named>) -> Result<ImageHash, Refusal> {
     if let [(_, only)] = &stages[..] {
         return Ok(*only);
+    }
+    if !manifest.servers.is_empty() {
+        let what = format!("`{}` may connect to servers, and would be a stage of a chain", manifest.name);
+        let fix =
+            "remove `servers` from its manifest, or the stages that the edge's [chain] adds to every app";
+        return Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, what, fix));
     }
     let chain = Chain::new(manifest.server.is_some(), stages).map_err(|why| {
         let fix = "give the app fewer stages, with those that the edge's [chain] adds";

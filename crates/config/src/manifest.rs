@@ -14,12 +14,14 @@ pub(crate) use epoch::every_us;
 mod files;
 mod keys;
 mod quotas;
+mod servers;
 mod stages;
 
 pub use cache::{BYTES as CACHE_BYTES, BYTES_MAX as CACHE_BYTES_MAX};
 pub use files::TreeFile;
 pub use keys::{SLOTS, SLOTS_MAX};
 pub use quotas::{SessionQuotas, StageQuotas};
+pub use servers::SERVERS_MAX;
 pub use stages::{Stage, read_parts};
 
 use crate::source::{Problem, Source};
@@ -81,6 +83,8 @@ pub struct Manifest {
     pub epoch: Option<EpochSettings>,
     /// How many slots its keys are spread over, if it has one shared cell for each key; else 0.
     pub slots: u32,
+    /// The servers that its shared cell may connect to, in ascending order.
+    pub servers: Vec<String>,
 }
 
 impl Manifest {
@@ -134,6 +138,8 @@ struct Written {
     /// The kind of standby; only with `protect = "standby"`, where it is "warm" if absent.
     standby: Option<Spanned<String>>,
     server: Option<Spanned<Name>>,
+    /// Those that a shared cell may connect to.
+    servers: Option<Spanned<Vec<Spanned<Name>>>>,
     #[serde(default)]
     quotas: quotas::Written,
     #[serde(default)]
@@ -193,7 +199,8 @@ impl Written {
     fn resolve(self, source: &Source) -> Result<Manifest, Problem> {
         let shared = self.cell == Some(Sharing::Shared);
         if let Some(server) = self.server.as_ref().filter(|_| shared) {
-            let what = "a shared cell has clients only, in this build; remove `server`, or write `cell = \"client\"`";
+            let what = "is of sessions with a cell of their own; write `servers = [...]` for those that a shared cell with a backup connects to, or \
+                 `cell = \"client\"`";
             return Err(source.problem(&server.span(), what));
         }
         let (stage_quotas, quotas) = self.quotas.resolve(source)?;
@@ -208,6 +215,8 @@ impl Written {
         let epoch = epoch::resolve(source, self.epoch, (protection, shared))?;
         let slots =
             keys::resolve(source, (self.key.as_ref(), self.slots.as_ref()), shared && epoch.is_some())?;
+        let has_cells = shared && epoch.is_some();
+        let servers = servers::resolve(source, self.servers.as_ref(), (has_cells, self.stage.len()))?;
         if let Some(epoch) = &epoch {
             self.keep.suits_epochs(source, protection, epoch.form)?;
         }
@@ -225,6 +234,7 @@ impl Written {
             cache: self.cache.map(|cache| cache.resolve(source)).transpose()?,
             epoch,
             slots,
+            servers,
             server: self.server.map(|name| name.into_inner().0),
             name: self.name.0,
         })

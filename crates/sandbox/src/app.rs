@@ -13,9 +13,10 @@ use crate::bytes_io::{Reader, put_bytes, put_u32};
 use crate::keys::KeyId;
 use crate::limits::{
     DETERMINISM_VERSION, IMAGE_FILES_BYTES_MAX, IMAGE_FILES_MAX, KEYS_MAX, NAME_BYTES_MAX, PATH_BYTES_MAX,
+    SERVERS_MAX,
 };
 use crate::quotas::{QUOTAS_BYTES, Quotas};
-use marram_wire::id::ImageHash;
+use marram_wire::{id::ImageHash, limits::TEXT_MAX};
 
 /// A read-only file that every cell of an app sees.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -44,6 +45,8 @@ const VERSION: u32 = 1;
 const VERSION_KEYS: u32 = 2;
 /// Written if the app's clients have one cell for each key, for the same reason.
 const VERSION_SLOTS: u32 = 3;
+/// Written if its cells may connect to servers, for the same reason.
+const VERSION_SERVERS: u32 = 4;
 
 /// What an app is made of.
 #[derive(Clone, Copy, Debug)]
@@ -59,14 +62,17 @@ pub struct AppParts<'a> {
     /// How many slots the keys of its clients are spread over; 0 if it has no such keys. No cell observes it: with another number a key
     /// is in another slot, so that is another version of the app, with cells of its own.
     pub slots: u32,
+    /// The names of the servers to which its cells may connect, in ascending order.
+    pub servers: &'a [String],
 }
 
 /// A deployed app. Encoded:
 ///
 /// ```text
 /// | magic 4 | version 4 | determinism version 4 | quotas 39 |
-/// | key count 1 | (key 32)* |  in version 2 with one key or more, and in version 3
-/// | slots 4 |  in version 3 alone, one or more
+/// | key count 1 | (key 32)* |  in version 2 with one key or more, and in versions 3 and 4
+/// | slots 4 |  in version 3 one or more, and in version 4
+/// | server count 1 | (length 4 | name)* |  in version 4 alone, one or more, in ascending order
 /// | file count 4 | (path length 4 | path | contents length 4 | contents)* | module: the rest |
 /// ```
 ///
@@ -83,19 +89,26 @@ pub(crate) struct App {
     pub(crate) keys: Vec<KeyId>,
     /// As in [`AppParts::slots`].
     pub(crate) slots: u32,
+    /// As in [`AppParts::servers`].
+    pub(crate) servers: Vec<String>,
 }
 
 impl App {
     /// An app with its files in the order of their paths, so that the order in which they were given has no effect.
     pub(crate) fn new(parts: &AppParts<'_>) -> Result<Self, String> {
-        let AppParts { module, files, keys, quotas, slots } = *parts;
+        let AppParts { module, files, keys, quotas, slots, servers } = *parts;
         let mut files = files.to_vec();
         files.sort_by(|a, b| a.path.cmp(&b.path));
         check_files(&files)?;
-        Ok(Self { module: module.to_vec(), files, quotas: *quotas, keys: keys.to_vec(), slots })
+        check_servers(servers)?;
+        let (keys, servers) = (keys.to_vec(), servers.to_vec());
+        Ok(Self { module: module.to_vec(), files, quotas: *quotas, keys, slots, servers })
     }
 
     fn version(&self) -> u32 {
+        if !self.servers.is_empty() {
+            return VERSION_SERVERS;
+        }
         match (self.slots, self.keys.is_empty()) {
             (0, true) => VERSION,
             (0, false) => VERSION_KEYS,
@@ -119,8 +132,11 @@ impl App {
         if version != VERSION {
             encode_keys(&self.keys, &mut out);
         }
-        if version == VERSION_SLOTS {
+        if version >= VERSION_SLOTS {
             put_u32(&mut out, self.slots);
+        }
+        if version == VERSION_SERVERS {
+            encode_servers(&self.servers, &mut out);
         }
         put_u32(&mut out, u32::try_from(self.files.len()).expect("checked against IMAGE_FILES_MAX"));
         for file in &self.files {
@@ -143,7 +159,7 @@ impl App {
             return Err("it does not begin with the header of an app".into());
         }
         let version = match reader.u32() {
-            Some(version @ (VERSION | VERSION_KEYS | VERSION_SLOTS)) => version,
+            Some(version @ VERSION..=VERSION_SERVERS) => version,
             _ => return Err("it has another format version".into()),
         };
         if reader.u32() != Some(DETERMINISM_VERSION) {
@@ -154,12 +170,19 @@ impl App {
         let keys = match version {
             VERSION => Vec::new(),
             _ => decode_keys(&mut reader)
-                .filter(|keys| version == VERSION_SLOTS || !keys.is_empty())
+                .filter(|keys| version >= VERSION_SLOTS || !keys.is_empty())
                 .ok_or("its keys are invalid")?,
         };
         let slots = match version {
             VERSION_SLOTS => reader.u32().filter(|slots| *slots > 0).ok_or("its slots are invalid")?,
+            VERSION_SERVERS => reader.u32().ok_or("its slots are invalid")?,
             _ => 0,
+        };
+        let servers = match version {
+            VERSION_SERVERS => decode_servers(&mut reader)
+                .filter(|servers| !servers.is_empty())
+                .ok_or("its servers are invalid")?,
+            _ => Vec::new(),
         };
         let count =
             reader.u32().filter(|count| *count as usize <= IMAGE_FILES_MAX).ok_or("too many files")?;
@@ -173,7 +196,7 @@ impl App {
             files.push(ImageFile { path: path.into(), contents: contents.into() });
         }
         check_files(&files)?;
-        Ok(Self { module: reader.rest().into(), files, quotas, keys, slots })
+        Ok(Self { module: reader.rest().into(), files, quotas, keys, slots, servers })
     }
 
     /// The hash of the image that is made from this app.
@@ -193,6 +216,34 @@ pub(crate) fn encode_keys(keys: &[KeyId], out: &mut Vec<u8>) {
 pub(crate) fn decode_keys(reader: &mut Reader<'_>) -> Option<Vec<KeyId>> {
     let count = reader.u8().filter(|count| usize::from(*count) <= KEYS_MAX)?;
     (0..count).map(|_| reader.array().map(KeyId)).collect()
+}
+
+/// Writes the number of servers in a byte, then their names.
+pub(crate) fn encode_servers(servers: &[String], out: &mut Vec<u8>) {
+    out.push(u8::try_from(servers.len()).expect("checked against SERVERS_MAX"));
+    servers.iter().for_each(|server| put_bytes(out, server.as_bytes()));
+}
+
+/// Reads what [`encode_servers`] wrote.
+pub(crate) fn decode_servers(reader: &mut Reader<'_>) -> Option<Vec<String>> {
+    let count = reader.u8()?;
+    let name = |_| String::from_utf8(reader.bytes()?.to_vec()).ok();
+    let servers: Vec<String> = (0..count).map(name).collect::<Option<_>>()?;
+    check_servers(&servers).is_ok().then_some(servers)
+}
+
+/// Checks that these can be the servers to which an app's cells may connect.
+fn check_servers(servers: &[String]) -> Result<(), String> {
+    if servers.len() > SERVERS_MAX {
+        return Err(format!("it may connect to {} servers; the maximum is {SERVERS_MAX}", servers.len()));
+    }
+    if !servers.is_sorted_by(|one, next| one < next) {
+        return Err("its servers are named twice, or out of order".into());
+    }
+    if servers.iter().any(|server| server.is_empty() || server.len() > TEXT_MAX) {
+        return Err(format!("the name of a server has 1 to {TEXT_MAX} bytes"));
+    }
+    Ok(())
 }
 
 /// The image hash of an encoded app.
@@ -243,7 +294,14 @@ mod tests {
     }
 
     fn made(files: &[ImageFile], keys: &[KeyId], slots: u32) -> Result<App, String> {
-        App::new(&AppParts { module: b"module", files, keys, quotas: &Quotas::default(), slots })
+        App::new(&AppParts {
+            module: b"module",
+            files,
+            keys,
+            quotas: &Quotas::default(),
+            slots,
+            servers: &[],
+        })
     }
 
     #[test]
@@ -308,5 +366,32 @@ mod tests {
         }
         assert!(made(&[file("a"), file("a/b")], &[], 0).is_err());
         assert!(made(&[file("a"), file("a")], &[], 0).is_err());
+    }
+
+    #[test]
+    fn servers_are_part_of_the_name_and_in_order() {
+        let app = |servers: &[&str], slots| {
+            let servers: Vec<String> = servers.iter().map(ToString::to_string).collect();
+            let quotas = Quotas::default();
+            App::new(&AppParts {
+                module: b"module",
+                files: &[],
+                keys: &[],
+                quotas: &quotas,
+                slots,
+                servers: &servers,
+            })
+        };
+        let mut hashes = Vec::new();
+        for (servers, slots) in [(&[][..], 0), (&["a"], 0), (&["a"], 7), (&["a", "b"], 0), (&["b"], 0)] {
+            let app = app(servers, slots).unwrap();
+            assert_eq!(App::decode(&app.encode()), Ok(app.clone()));
+            hashes.push(app.hash());
+        }
+        assert!((1..hashes.len()).all(|at| !hashes[..at].contains(&hashes[at])));
+        let long = "x".repeat(TEXT_MAX + 1);
+        for wrong in [&["b", "a"][..], &["a", "a"], &[""], &[&long]] {
+            assert!(app(wrong, 0).is_err(), "{wrong:?}");
+        }
     }
 }

@@ -9,7 +9,7 @@
 //! This module does not know directories or apps' contents; `images` stores these bytes and
 //! `deploy` makes them.
 
-use crate::app::{decode_keys, encode_keys};
+use crate::app::{decode_keys, decode_servers, encode_keys, encode_servers};
 use crate::bytes_io::{Reader, put_bytes, put_u32, put_u64};
 use crate::files::Files;
 use crate::globals::GlobalValue;
@@ -143,6 +143,8 @@ pub(crate) struct StageImage {
     pub(crate) quotas: Quotas,
     /// Keys that the host signs with for the cells, in the order of the numbers that the cells use.
     pub(crate) keys: Vec<KeyId>,
+    /// The names of the servers to which cells may connect.
+    pub(crate) servers: Vec<String>,
     /// The engine version and settings that `code` works with.
     pub(crate) compatibility: u64,
     pub(crate) memory: InitialMemory,
@@ -237,13 +239,14 @@ impl fmt::Display for ImageFault {
 /// by its first bytes.
 const MAGIC: [u8; 4] = *b"MRIM";
 /// Version of the layout below, and of what deployment puts into code.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 
 /// An image file:
 ///
 /// ```text
 /// | magic 4 | version 4 | body length 8 | BLAKE3 of version and body 32, keyed by the directory's key | body |
 /// body: | compatibility 8 | image hash 32 | quotas 39 | key count 1 | (key 32)* |
+///       | server count 1 | (length 4 | name)* |
 ///       | memory length 8 | run count 4 | (offset 4 | length 4 | pages)* |
 ///       | global count 4 | (type 1 | bits 16)* | files, as in `files/codec.rs` | code: the rest |
 /// ```
@@ -254,6 +257,7 @@ impl StageImage {
         body.extend_from_slice(&self.hash.0);
         body.extend_from_slice(&self.quotas.encode());
         encode_keys(&self.keys, &mut body);
+        encode_servers(&self.servers, &mut body);
         self.memory.encode(&mut body);
         put_u32(&mut body, u32::try_from(self.globals.len()).expect("checked against GLOBALS_MAX"));
         for global in &self.globals {
@@ -315,7 +319,7 @@ impl StageImage {
     fn decode_body(reader: &mut Reader<'_>, hash: ImageHash, compatibility: u64) -> Option<Self> {
         let quotas: &[u8; QUOTAS_BYTES] = reader.take(QUOTAS_BYTES)?.try_into().ok()?;
         let quotas = Quotas::decode(quotas)?;
-        let keys = decode_keys(reader)?;
+        let (keys, servers) = (decode_keys(reader)?, decode_servers(reader)?);
         let memory = InitialMemory::decode(reader)?;
         let count = reader.u32().filter(|count| *count as usize <= GLOBALS_MAX)?;
         let globals = (0..count).map(|_| GlobalValue::decode(reader)).collect::<Option<_>>()?;
@@ -325,6 +329,7 @@ impl StageImage {
             hash,
             quotas,
             keys,
+            servers,
             compatibility,
             memory,
             globals,

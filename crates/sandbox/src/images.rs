@@ -88,7 +88,7 @@ impl Images {
         keys: &[KeyId],
         quotas: &Quotas,
     ) -> Result<ImageInfo, DeployError> {
-        self.deploy_app(&AppParts { module, files, keys, quotas, slots: 0 })
+        self.deploy_app(&AppParts { module, files, keys, quotas, slots: 0, servers: &[] })
     }
 
     /// As [`Self::deploy_with_keys`], with everything that an app may be made of.

@@ -22,6 +22,8 @@ pub const TASK_CHANGES_PER_HANDLER_MAX: usize = 16_384;
 pub const RANDOM_BYTES_MAX: usize = 65_536;
 /// Keys that a stage's app may name.
 pub const KEYS_MAX: usize = 8;
+/// Servers that an app's cells may connect to.
+pub const SERVERS_MAX: usize = 64;
 /// Signatures that one handler may request: a TLS server needs one per connection.
 pub const SIGNATURES_PER_HANDLER_MAX: usize = 8;
 /// Bytes of the longest signature.

@@ -28,6 +28,14 @@ impl Port {
     pub const CLIENT: Self = Self(0);
     /// The session's server, or the next stage of the chain.
     pub const SERVER: Self = Self(1);
+    /// The first server to which a shared cell connects; further ones have the next numbers.
+    pub const FIRST_CONNECTED: Self = Self(1 << 31);
+
+    /// Whether it leads to a server to which the cell has connected ([`Context::connect`]).
+    #[must_use]
+    pub const fn is_connected(self) -> bool {
+        self.0 >= Self::FIRST_CONNECTED.0
+    }
 
     /// The other one of client and server; for any further port the client.
     #[must_use]
@@ -270,6 +278,18 @@ impl Context {
     /// Closes a port: nothing more will be sent to this peer. Earlier messages still arrive. A second call has no effect.
     pub fn close(&mut self, port: Port) {
         self.host.close(port);
+    }
+
+    /// Connects a shared cell that has a backup to a server, one of the manifest's `servers`. Returns the port that will lead there: no
+    /// peer is there before [`Cell::opened`](crate::Cell::opened) is called with it. If the server cannot be reached within ten seconds, or is
+    /// gone, [`Cell::closed`](crate::Cell::closed) is called with it instead. Each call makes another connection, with another number.
+    ///
+    /// It is an output: nothing is asked of a server before the backup knows of it, and after a recovery it is made once.
+    ///
+    /// Ends the session of the client whose input this is if the server is not granted, or if the cell has 64 connections. So does sending to
+    /// a port that is not open yet.
+    pub fn connect(&mut self, server: &str) -> Port {
+        self.host.connect(server)
     }
 
     /// Pauses a peer: it gets no more credit until [`Context::resume`]. What it sends within its remaining credit, about a

@@ -31,6 +31,13 @@ pub enum Output {
         /// The closed port.
         port: Port,
     },
+    /// [`Context::connect`].
+    Connect {
+        /// The port that will lead to the server.
+        port: Port,
+        /// The server's name.
+        server: String,
+    },
 }
 
 impl Output {
@@ -44,6 +51,12 @@ impl Output {
     #[must_use]
     pub const fn close(port: Port) -> Self {
         Self::Close { port }
+    }
+
+    /// An expected connection, the `nth` of the cell, counted from 0. Open it with [`Session::open`], or close it with [`Session::close`].
+    #[must_use]
+    pub fn connect(nth: u32, server: &str) -> Self {
+        Self::Connect { port: Port(Port::FIRST_CONNECTED.0 + nth), server: server.to_owned() }
     }
 }
 
@@ -94,6 +107,7 @@ pub type Signer = Box<dyn Fn(&[u8]) -> Vec<u8>>;
 pub(crate) struct Script {
     outputs: Vec<Output>,
     paused: BTreeSet<Port>,
+    connects: u32,
     lines: Vec<(Level, String)>,
     /// Due time and, for equal times, the order in which they were set, by token.
     timers: BTreeMap<u64, (i64, u64)>,
@@ -157,6 +171,13 @@ impl Script {
 
     pub(crate) fn close(&mut self, port: Port) {
         self.outputs.push(Output::close(port));
+    }
+
+    pub(crate) fn connect(&mut self, server: &str) -> Port {
+        let port = Port(Port::FIRST_CONNECTED.0 + self.connects);
+        self.connects += 1;
+        self.outputs.push(Output::Connect { port, server: server.to_owned() });
+        port
     }
 
     pub(crate) fn pause(&mut self, port: Port) {

@@ -28,6 +28,7 @@ mod import {
         pub(super) safe fn lock(id: u64, token: u64);
         pub(super) safe fn unlock(id: u64);
         pub(super) safe fn close(port: u32);
+        pub(super) fn connect(name: *const u8, len: usize) -> u32;
         pub(super) safe fn pause(port: u32);
         pub(super) safe fn resume(port: u32);
         pub(super) fn peer(port: u32, field: u32, buf: *mut u8, cap: usize) -> i32;
@@ -149,6 +150,11 @@ impl Host {
 
     pub(crate) fn close(&mut self, port: Port) {
         import::close(port.0);
+    }
+
+    pub(crate) fn connect(&mut self, server: &str) -> Port {
+        // SAFETY: the host reads exactly `len` bytes at `ptr` before it returns, and keeps no pointer.
+        Port(unsafe { import::connect(server.as_ptr(), server.len()) })
     }
 
     pub(crate) fn pause(&mut self, port: Port) {

@@ -16,6 +16,7 @@ pub fn text(outputs: &[Output]) -> String {
     let text = |output: &Output| match output {
         Output::Message { payload, .. } => String::from_utf8_lossy(payload).into_owned(),
         Output::Close { .. } => "closed".to_owned(),
+        Output::Connect { server, .. } => format!("connects to {server}"),
     };
     outputs.iter().map(text).collect()
 }

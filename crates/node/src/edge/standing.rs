@@ -41,8 +41,8 @@ impl Standing {
     /// whole checkpoint in memory.
     pub(super) fn has(&mut self, header: &Header) {
         let (timers, tasks, locks) = (Many::default(), Many::default(), Many::default());
-        let (paused, clients) = (Many::default(), Many::default());
-        let header = Header { timers, tasks, locks, paused, clients, ports: Vec::new(), ..*header };
+        let (paused, clients, servers) = (Many::default(), Many::default(), Many::default());
+        let header = Header { timers, tasks, locks, paused, clients, servers, ports: Vec::new(), ..*header };
         if header.base_generation == Generation::NONE {
             self.full = Some(header.clone());
         }

@@ -144,6 +144,7 @@ impl Live {
         let mut host = Host::new(Phase::Running, seed, bound.image.files.clone(), &bound.quotas);
         host.stage = at;
         host.keys = std::sync::Arc::clone(&bound.keys);
+        host.servers = bound.image.servers.clone().into();
         store.data_mut().add(host);
         let instance = if waits {
             now(bound.pre.instantiate_async(&mut *store))?

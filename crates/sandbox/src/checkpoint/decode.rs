@@ -14,6 +14,7 @@ use marram_session::cell::Seed;
 use marram_wire::{
     codec::Field,
     id::{ImageHash, Port},
+    limits::CONNECTIONS_MAX,
     peer::Peer,
 };
 
@@ -102,6 +103,7 @@ pub(super) struct Fields {
     ports: Option<Ports>,
     peers: Option<Vec<(Port, Peer)>>,
     past_ports: Option<u32>,
+    connections: Option<(u32, Vec<Port>)>,
     generator: Option<(Seed, u64)>,
     directory: Option<Vec<u8>>,
     descriptors: Option<Vec<u8>>,
@@ -148,6 +150,7 @@ impl Fields {
             Kind::Ports => once(&mut self.ports, ports(payload)?),
             Kind::Peers => once(&mut self.peers, peers(payload)?),
             Kind::PastPorts => once(&mut self.past_ports, past_ports(payload)?),
+            Kind::Connections => once(&mut self.connections, connections(payload)?),
             Kind::Generator => once(&mut self.generator, generator(payload)?),
             Kind::Directory => once(&mut self.directory, payload.to_vec()),
             Kind::Descriptors => once(&mut self.descriptors, payload.to_vec()),
@@ -166,6 +169,8 @@ impl Fields {
         let (seed, position) = self.generator.ok_or(missing)?;
         let ports = self.ports.ok_or(missing)?.with_past(self.past_ports.unwrap_or(0));
         let ports = ports.with_peers(self.peers.unwrap_or_default());
+        let ports = ports.ok_or("peers are out of order, or have no port")?;
+        let ports = ports.with_connections(self.connections.unwrap_or_default());
         Ok(Parsed {
             id,
             is_merged,
@@ -174,7 +179,7 @@ impl Fields {
             pages: self.pages,
             writes: self.writes,
             globals: self.globals.ok_or(missing)?,
-            ports: ports.ok_or("peers are out of order, or have no port")?,
+            ports: ports.ok_or("ports of servers are not those that the cell has connected to")?,
             seed,
             position,
             directory: self.directory,
@@ -238,6 +243,18 @@ fn ports(payload: &[u8]) -> Result<Ports, &'static str> {
 fn past_ports(payload: &[u8]) -> Result<u32, &'static str> {
     let past = payload.try_into().map(u32::from_le_bytes).unwrap_or(0);
     if past > 0 { Ok(past) } else { Err("the number of ports that are gone is damaged") }
+}
+
+/// How often the cell has connected to a server, and the ports of those that are not reached; the section is missing if it never has.
+fn connections(payload: &[u8]) -> Result<(u32, Vec<Port>), &'static str> {
+    let wrong = "the connections to servers are damaged";
+    let mut reader = Reader::new(payload);
+    let connects = reader.u32().filter(|connects| *connects > 0).ok_or(wrong)?;
+    let mut connecting = Vec::new();
+    while !reader.is_empty() {
+        connecting.push(Port(reader.u32().filter(|_| connecting.len() < CONNECTIONS_MAX).ok_or(wrong)?));
+    }
+    Ok((connects, connecting))
 }
 
 /// What is known of clients; the section is missing if nothing is known.

@@ -72,6 +72,13 @@ impl StageSnapshot {
         if self.ports.past() > 0 {
             section(layout, out, Kind::PastPorts, 0, |out| put_u32(out, self.ports.past()));
         }
+        let (connects, connecting) = self.ports.connections();
+        if connects > 0 {
+            section(layout, out, Kind::Connections, 0, |out| {
+                put_u32(out, connects);
+                connecting.iter().for_each(|port| put_u32(out, port.0));
+            });
+        }
         section(layout, out, Kind::Generator, 0, |out| {
             out.extend_from_slice(&self.seed.0);
             put_u64(out, self.position);

@@ -97,6 +97,7 @@ enum Kind {
     Peers = 9,
     Since = 10,
     PastPorts = 11,
+    Connections = 12,
 }
 
 impl Kind {
@@ -113,6 +114,7 @@ impl Kind {
             9 => Self::Peers,
             10 => Self::Since,
             11 => Self::PastPorts,
+            12 => Self::Connections,
             _ => return None,
         })
     }

@@ -48,7 +48,7 @@ pub(crate) fn check(app: &App) -> Result<Facts, DeployError> {
             "it does not begin with the magic number \\0asm, version 1".into(),
         ));
     }
-    check_payloads(module, !app.keys.is_empty())?;
+    check_payloads(module, app)?;
     let types = Validator::new_with_features(features())
         .validate_all(module)
         .map_err(|error| DeployError::Invalid(error.to_string()))?;
@@ -64,14 +64,14 @@ fn invalid(error: wasmparser::Error) -> DeployError {
 }
 
 /// Checks imports and instructions first: this check names them, whereas the validator would report a proposal's number.
-fn check_payloads(module: &[u8], has_keys: bool) -> Result<(), DeployError> {
+fn check_payloads(module: &[u8], app: &App) -> Result<(), DeployError> {
     let mut memories = 0;
     for payload in Parser::new(0).parse_all(module) {
         match payload.map_err(|error| DeployError::NotAModule(error.to_string()))? {
             Payload::ImportSection(section) => {
                 for import in section.into_imports() {
                     let import = import.map_err(invalid)?;
-                    check_import(import.module, import.name, &import.ty, has_keys)?;
+                    check_import(import.module, import.name, &import.ty, app)?;
                 }
             }
             Payload::MemorySection(section) => {
@@ -96,7 +96,7 @@ fn check_payloads(module: &[u8], has_keys: bool) -> Result<(), DeployError> {
     Ok(())
 }
 
-fn check_import(module: &str, name: &str, ty: &TypeRef, has_keys: bool) -> Result<(), DeployError> {
+fn check_import(module: &str, name: &str, ty: &TypeRef, app: &App) -> Result<(), DeployError> {
     let refuse =
         |reason: String| Err(DeployError::ImportForbidden { name: format!("{module}.{name}"), reason });
     if !matches!(ty, TypeRef::Func(_) | TypeRef::FuncExact(_)) {
@@ -105,8 +105,12 @@ fn check_import(module: &str, name: &str, ty: &TypeRef, has_keys: bool) -> Resul
         );
     }
     match module {
-        ABI_MODULE if name == "sign" && !has_keys => refuse(
+        ABI_MODULE if name == "sign" && app.keys.is_empty() => refuse(
             "the app is granted no key; name the certificates of those it needs in the manifest, with `keys`"
+                .into(),
+        ),
+        ABI_MODULE if name == "connect" && app.servers.is_empty() => refuse(
+            "the app is granted no server; name those that its shared cell may connect to in the manifest, with `servers`"
                 .into(),
         ),
         ABI_MODULE if ABI_FUNCTIONS.iter().any(|function| function.0 == name) => Ok(()),

@@ -79,6 +79,7 @@ fn image(app: &App, frozen: Frozen, code: Vec<u8>) -> Result<StageImage, DeployE
         hash: app.hash(),
         quotas: app.quotas,
         keys: app.keys.clone(),
+        servers: app.servers.clone(),
         compatibility: base_compatibility()?,
         memory: frozen.memory,
         globals: frozen.globals,

@@ -451,6 +451,16 @@ impl Hosts {
         }
     }
 
+    /// Whether the cell is no chain.
+    pub(crate) fn is_only_stage(&self) -> bool {
+        self.list.len() == 1
+    }
+
+    /// Connects to a server.
+    pub(crate) fn connect(&mut self, port: Port, name: String) {
+        self.made.outputs.push(CellOutput::Connect { port, name });
+    }
+
     /// Pauses or resumes a port of the stage that runs. The session does this, also if another stage is behind the port.
     pub(crate) fn change_flow(&mut self, change: CellOutput) {
         self.made.outputs.push(change);

@@ -8,7 +8,10 @@ use crate::limits::{
     SIGNATURES_PER_HANDLER_MAX, TASK_CHANGES_PER_HANDLER_MAX, TIMER_CHANGES_PER_HANDLER_MAX,
 };
 use marram_session::cell::{CellOutput, TaskChange, TimerChange};
-use marram_wire::id::Port;
+use marram_wire::{
+    id::Port,
+    limits::{CONNECTIONS_MAX, TEXT_MAX},
+};
 use std::borrow::Cow;
 use wasmparser::ValType::{self, I32, I64};
 use wasmtime::{Caller, Linker, Result};
@@ -17,6 +20,7 @@ use wasmtime::{Caller, Linker, Result};
 pub(crate) const FUNCTIONS: &[(&str, &[ValType], &[ValType])] = &[
     ("send", &[I32, I32, I32], &[]),
     ("close", &[I32], &[]),
+    ("connect", &[I32, I32], &[I32]),
     ("pause", &[I32], &[]),
     ("resume", &[I32], &[]),
     ("peer", &[I32, I32, I32, I32], &[I32]),
@@ -36,6 +40,7 @@ pub(crate) const FUNCTIONS: &[(&str, &[ValType], &[ValType])] = &[
 pub(super) fn link(linker: &mut Linker<Hosts>) -> Result<()> {
     linker.func_wrap(ABI_MODULE, "send", send)?;
     linker.func_wrap(ABI_MODULE, "close", close)?;
+    linker.func_wrap(ABI_MODULE, "connect", connect)?;
     linker.func_wrap(ABI_MODULE, "pause", pause)?;
     linker.func_wrap(ABI_MODULE, "resume", resume)?;
     linker.func_wrap(ABI_MODULE, "peer", peer)?;
@@ -59,6 +64,9 @@ fn send(mut caller: Caller<'_, Hosts>, port: u32, ptr: u32, len: u32) -> Result<
         PortState::Open => {}
         PortState::Gone => return Ok(()),
         PortState::Closed => return Err(guest_error(format!("send: the cell has closed port {port}"))),
+        PortState::Connecting => {
+            return Err(guest_error(format!("send: port {port} is not open yet: its server is not reached")));
+        }
         PortState::Unknown => return Err(guest_error(format!("send: port {port} was never opened"))),
     }
     if len as usize > MESSAGE_BYTES_MAX {
@@ -99,9 +107,34 @@ fn close(mut caller: Caller<'_, Hosts>, port: u32) -> Result<()> {
             hosts.close(Port(port));
             Ok(())
         }
-        PortState::Closed | PortState::Gone => Ok(()),
+        PortState::Closed | PortState::Gone | PortState::Connecting => Ok(()),
         PortState::Unknown => Err(guest_error(format!("close: port {port} was never opened"))),
     }
+}
+
+/// Connects to a server that the manifest grants; answers with its port.
+fn connect(mut caller: Caller<'_, Hosts>, name: u32, len: u32) -> Result<u32> {
+    let (memory, hosts) = split_cell(&mut caller)?;
+    hosts.running().only_when_running("connect")?;
+    if len as usize > TEXT_MAX {
+        return Err(guest_error(format!("connect: a name of {len} bytes; the maximum is {TEXT_MAX}")));
+    }
+    let range = range(memory, name, len, "connect")?;
+    let name = String::from_utf8_lossy(&memory[range]).into_owned();
+    let is_only = hosts.is_only_stage();
+    let host = hosts.running();
+    if !is_only || !host.servers.contains(&name) {
+        let name = name.escape_debug();
+        return Err(guest_error(format!(
+            "connect: the app is not granted the server `{name}`; name it in the manifest, with `servers`"
+        )));
+    }
+    make_room(host, "connect", 0)?;
+    let Some(port) = host.ports.connect() else {
+        return Err(guest_error(format!("connect: more than {CONNECTIONS_MAX} servers at a time")));
+    };
+    hosts.connect(port, name);
+    Ok(port.0)
 }
 
 fn pause(mut caller: Caller<'_, Hosts>, port: u32) -> Result<()> {
@@ -128,7 +161,7 @@ fn change_flow(
             hosts.change_flow(change);
             Ok(())
         }
-        PortState::Gone => Ok(()),
+        PortState::Gone | PortState::Connecting => Ok(()),
         PortState::Unknown => Err(guest_error(format!("{call}: port {} was never opened", port.0))),
     }
 }

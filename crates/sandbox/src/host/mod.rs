@@ -96,6 +96,8 @@ pub(crate) struct Host {
     pub(crate) files: Files,
     /// The keys that the host signs with for the cell, by the cell's own numbers.
     pub(crate) keys: Arc<[Arc<dyn Signer>]>,
+    /// The names of the servers to which the cell may connect.
+    pub(crate) servers: Arc<[String]>,
     /// Bytes that linear memory may grow to, independent of the machine's memory.
     pub(crate) memory_max: u64,
     /// Nanoseconds that the stage may run for one input.
@@ -125,6 +127,7 @@ impl Host {
             generator: Generator::new(seed),
             files,
             keys: Arc::from([]),
+            servers: Arc::from([]),
             memory_max: quotas.memory_max,
             handler_time_ns: quotas.handler_time_ns,
             spent_ns: 0,

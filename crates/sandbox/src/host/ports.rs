@@ -2,7 +2,7 @@
 //! state, since it decides what `send` does and what `peer` returns.
 
 use crate::limits::PORTS_MAX;
-use marram_wire::{id::Port, peer::Peer};
+use marram_wire::{id::Port, limits::CONNECTIONS_MAX, peer::Peer};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// A cell's ports, in the order of their numbers.
@@ -15,6 +15,10 @@ pub(crate) struct Ports {
     /// The number above the highest port that was ever gone; 0 if none was. What the cell sends to lower numbers that are not
     /// open is dropped.
     past: u32,
+    /// How often the cell has connected to a server: the next one has this port, counted from [`Port::FIRST_CONNECTED`].
+    connects: u32,
+    /// Ports of servers that are not reached yet, in order.
+    connecting: Vec<Port>,
 }
 
 /// The state of a port.
@@ -26,6 +30,8 @@ pub(crate) enum PortState {
     Closed,
     /// Its peer is gone: messages to it are dropped.
     Gone,
+    /// It leads to a server that is not reached yet.
+    Connecting,
     /// It was never opened.
     Unknown,
 }
@@ -33,6 +39,7 @@ pub(crate) enum PortState {
 impl Ports {
     /// Records that a peer has connected. A port that is already open stays unchanged.
     pub(crate) fn open(&mut self, port: Port, peer: Option<Arc<Peer>>) -> Result<(), TooManyPorts> {
+        self.connecting.retain(|other| *other != port);
         if let Err(at) = self.find(port) {
             if self.list.len() >= PORTS_MAX {
                 return Err(TooManyPorts);
@@ -47,6 +54,11 @@ impl Ports {
         match self.find(port) {
             Ok(at) if self.list[at].1 => PortState::Open,
             Ok(_) => PortState::Closed,
+            Err(_) if self.connecting.contains(&port) => PortState::Connecting,
+            Err(_) if port.is_connected() => {
+                let is_past = port.0 - Port::FIRST_CONNECTED.0 < self.connects;
+                if is_past { PortState::Gone } else { PortState::Unknown }
+            }
             Err(_) if port.0 < self.past => PortState::Gone,
             Err(_) => PortState::Unknown,
         }
@@ -54,11 +66,42 @@ impl Ports {
 
     /// Forgets a port whose peer is gone; its number may be opened again.
     pub(crate) fn forget(&mut self, port: Port) {
+        self.connecting.retain(|other| *other != port);
         if let Ok(at) = self.find(port) {
             self.list.remove(at);
             self.peers.remove(&port);
-            self.past = self.past.max(port.0.saturating_add(1));
+            if !port.is_connected() {
+                self.past = self.past.max(port.0.saturating_add(1));
+            }
         }
+    }
+
+    /// The port of the server to which the cell connects now; none if there are too many.
+    pub(crate) fn connect(&mut self) -> Option<Port> {
+        let connected = self.list.iter().filter(|(port, _)| port.is_connected()).count();
+        let port = Port::FIRST_CONNECTED.0.checked_add(self.connects)?;
+        if connected + self.connecting.len() >= CONNECTIONS_MAX {
+            return None;
+        }
+        self.connects += 1;
+        self.connecting.push(Port(port));
+        Some(Port(port))
+    }
+
+    /// How often the cell has connected to a server, and the ports of those that are not reached yet.
+    pub(crate) fn connections(&self) -> (u32, &[Port]) {
+        (self.connects, &self.connecting)
+    }
+
+    /// Adds the result of [`Ports::connections`]; refuses ports that it cannot have.
+    pub(crate) fn with_connections(self, (connects, connecting): (u32, Vec<Port>)) -> Option<Self> {
+        let is_one = |port: Port| port.is_connected() && port.0 - Port::FIRST_CONNECTED.0 < connects;
+        let opened = self.list.iter().map(|(port, _)| *port).filter(|port| port.is_connected());
+        let are_theirs = opened.chain(connecting.iter().copied()).all(is_one);
+        let ordered = connecting.is_sorted_by(|one, next| one < next);
+        let are_free = connecting.iter().all(|port| self.find(*port).is_err());
+        let fits = are_theirs && ordered && are_free && connecting.len() <= CONNECTIONS_MAX;
+        fits.then_some(Self { connects, connecting, ..self })
     }
 
     /// Records that the cell will send no more to the port; returns its state before.
@@ -93,7 +136,7 @@ impl Ports {
     /// Builds the ports from [`Ports::list`]; refuses a wrong order.
     pub(crate) fn from_list(list: Vec<(Port, bool)>) -> Option<Self> {
         let ordered = list.windows(2).all(|pair| pair[0].0 < pair[1].0);
-        let ports = Self { list, past: 0, peers: BTreeMap::new() };
+        let ports = Self { list, ..Self::default() };
         (ordered && ports.list.len() <= PORTS_MAX).then_some(ports)
     }
 
@@ -168,5 +211,30 @@ mod tests {
         assert_eq!(ports.peer(Port(4)), None);
         assert_eq!(ports.open(Port(4), None), Ok(()));
         assert_eq!(ports.peer(Port(4)), None);
+    }
+
+    #[test]
+    fn connections_have_numbers_of_their_own_that_are_not_used_twice() {
+        let port = |nth| Port(Port::FIRST_CONNECTED.0 + nth);
+        let mut ports = Ports::default();
+        assert_eq!(ports.open(Port::CLIENT, None), Ok(()));
+        assert_eq!((ports.connect(), ports.connect()), (Some(port(0)), Some(port(1))));
+        assert_eq!(ports.state(port(0)), PortState::Connecting);
+        assert_eq!(ports.open(port(0), None), Ok(()));
+        ports.forget(port(1));
+        let states = [0, 1, 2].map(|nth| ports.state(port(nth)));
+        assert_eq!(states, [PortState::Open, PortState::Gone, PortState::Unknown]);
+        ports.forget(port(0));
+        assert_eq!((ports.state(Port(2)), ports.past()), (PortState::Unknown, 0), "clients have their own");
+        assert_eq!(ports.connect(), Some(port(2)));
+        let (connects, connecting) = ports.connections();
+        let saved = (connects, connecting.to_vec());
+        let again = || Ports::from_list(ports.list().to_vec());
+        assert_eq!(again().and_then(|again| again.with_connections(saved)).as_ref(), Some(&ports));
+        for wrong in [(2, vec![port(2)]), (3, vec![port(2), port(1)]), (3, vec![Port(2)])] {
+            assert_eq!(again().and_then(|again| again.with_connections(wrong)), None);
+        }
+        let more = std::iter::from_fn(|| ports.connect()).count();
+        assert_eq!(more, CONNECTIONS_MAX - 1);
     }
 }

@@ -232,7 +232,7 @@ fn the_hash_names_the_number_of_slots() {
     let images = Images::open(&dir.0).unwrap();
     let made = |slots| {
         let (module, quotas) = (echo(), Quotas::default());
-        let parts = AppParts { module: &module, files: &[], keys: &[], quotas: &quotas, slots };
+        let parts = AppParts { module: &module, files: &[], keys: &[], quotas: &quotas, slots, servers: &[] };
         images.deploy_app(&parts).unwrap().hash
     };
     let plain = images.deploy(&echo(), &[], &Quotas::default()).unwrap().hash;

@@ -9,6 +9,7 @@ mod backup_pages;
 mod cache;
 mod chains;
 mod checkpoint;
+mod connections;
 mod copying;
 mod crowd;
 mod deploy;

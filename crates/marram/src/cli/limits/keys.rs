@@ -1,9 +1,9 @@
-//! Limits of apps whose clients have one shared cell for each key.
+//! Limits of apps whose clients have one shared cell for each key, and of servers to which shared cells connect.
 
 use super::{Row, size, time};
 use marram_config::manifest;
 use marram_shard::shard;
-use marram_wire::limits::CELL_KEY_MAX;
+use marram_wire::limits::{CELL_KEY_MAX, CONNECT_NS, CONNECTIONS_MAX};
 use std::time::Duration;
 
 /// A row for each.
@@ -29,6 +29,17 @@ pub(super) fn rows() -> Vec<Row> {
             "a cell that runs, without a first client",
             time(Duration::from_nanos(shard::UNUSED_NS)),
             "it ends, unless its slot has no other one",
+        ),
+        ("servers that an app may connect to", manifest::SERVERS_MAX.to_string(), "the manifest is refused"),
+        (
+            "servers that a shared cell is connected to, or connects to, at a time",
+            CONNECTIONS_MAX.to_string(),
+            "`connect` traps, which ends the session of the client whose input it was",
+        ),
+        (
+            "a server that no agent reaches",
+            time(Duration::from_nanos(CONNECT_NS)),
+            "the cell's port closes, and the edge's log says why",
         ),
         ("a key", size(CELL_KEY_MAX), "the client is refused where it connects"),
     ]

@@ -11,4 +11,5 @@ mod lost;
 mod moves;
 mod policies;
 mod rebalance;
+mod servers;
 mod world;

@@ -107,7 +107,7 @@ impl<'a> Pair<'a> {
                 }
                 CellOutput::Message { payload, .. } => self.server.extend_from_slice(&payload),
                 CellOutput::Close { port } => self.closed.push(port),
-                CellOutput::Pause { .. } | CellOutput::Resume { .. } => {}
+                CellOutput::Pause { .. } | CellOutput::Resume { .. } | CellOutput::Connect { .. } => {}
             }
         }
     }

@@ -235,7 +235,10 @@ pub fn payloads(ran: &Ran) -> Vec<Vec<u8>> {
         .iter()
         .filter_map(|output| match output {
             CellOutput::Message { payload, .. } => Some(payload.to_vec()),
-            CellOutput::Close { .. } | CellOutput::Pause { .. } | CellOutput::Resume { .. } => None,
+            CellOutput::Close { .. }
+            | CellOutput::Connect { .. }
+            | CellOutput::Pause { .. }
+            | CellOutput::Resume { .. } => None,
         })
         .collect()
 }
@@ -303,6 +306,7 @@ pub(crate) fn words(ran: &Ran) -> Vec<String> {
         CellOutput::Message { port, payload } => format!("{}:{}", side(*port), payload.escape_ascii()),
         CellOutput::Close { port } => format!("{} ends", side(*port)),
         CellOutput::Pause { stage, port } => format!("stage {stage} pauses {}", side(*port)),
+        CellOutput::Connect { port, name } => format!("connects {} to {name}", port.0),
         CellOutput::Resume { stage, port } => format!("stage {stage} resumes {}", side(*port)),
     };
     ran.outputs.iter().map(word).collect()
