@@ -77,7 +77,9 @@ impl Minutes {
     /// The server has the line of this number.
     fn kept(&mut self, context: &mut Context, answer: &[u8]) {
         let number = core::str::from_utf8(answer).ok().and_then(|number| number.parse().ok());
-        while let Some(first) = self.waiting.front().filter(|first| number.is_some_and(|it| first.number <= it)) {
+        while let Some(first) =
+            self.waiting.front().filter(|first| number.is_some_and(|it| first.number <= it))
+        {
             let (speaker, number) = (first.speaker, first.number);
             self.waiting.pop_front();
             // A client that is gone needs no answer.

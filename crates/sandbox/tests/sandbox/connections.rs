@@ -1,6 +1,6 @@
 //! A cell that connects to servers: their numbers, what is refused, and what a restored cell knows of them.
 
-use crate::support::{CELL, Dir, SEED, cells, guest, message, module, run};
+use crate::support::{CELL, Dir, SEED, cells, echo, message, module, run};
 use marram_sandbox::{AppParts, Cells, Decoded, DeployError, Image, Images, Quotas};
 use marram_session::cell::{CellInput, CellOutput, CellStop, CheckpointBase, PortKind, RunOutcome};
 use marram_wire::{id::Port, limits::CONNECTIONS_MAX};
@@ -114,7 +114,7 @@ fn a_module_that_connects_is_refused_without_servers() {
     assert!(why.contains("marram_v1.connect") && why.contains("`servers`"), "{why}");
     // One that does not may be granted some.
     let dir = Dir::new();
-    let (plain, quotas, servers) = (guest(""), Quotas::default(), ["a".to_owned()]);
+    let (plain, quotas, servers) = (echo(), Quotas::default(), ["a".to_owned()]);
     let parts =
         AppParts { module: &plain, files: &[], keys: &[], quotas: &quotas, slots: 0, servers: &servers };
     assert!(Images::open(&dir.0).unwrap().deploy_app(&parts).is_ok());
