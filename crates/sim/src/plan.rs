@@ -391,8 +391,7 @@ impl Plan {
         let shards = if is_renewal { vec![1; renewal::EDGES] } else { shards };
         let faults = faults::draw(random, clients, servers, shards.len());
         let lethal = !is_renewal && !is_liar && faults.iter().any(Fault::is_lethal);
-        let hasty = random.percent(3);
-        let short_linger = lethal || hasty;
+        let short_linger = random.percent(3) || lethal;
         let linger_ms = if short_linger { random.between(500, 3_000) } else { 25_000 };
         let drawn = Load::of(random);
         let load = if scenario.is_some() { Load::Usual } else { drawn };

@@ -37,6 +37,7 @@ impl Player {
                     if port == Port::CLIENT { self.told.extend(lines) } else { asked.extend(lines) }
                 }
                 Output::Close { .. } => self.is_closed = true,
+                Output::Connect { server, .. } => panic!("it connects to {server}"),
             }
         }
         asked

@@ -39,6 +39,7 @@ impl Hall {
                     self.got.push((port, String::from_utf8(payload).unwrap()));
                 }
                 Output::Close { port } => self.closed.push(port),
+                Output::Connect { server, .. } => panic!("it connects to {server}"),
             }
         }
     }

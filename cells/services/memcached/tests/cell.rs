@@ -21,6 +21,7 @@ fn text(outputs: &[Output], port: Port) -> (String, bool) {
                 assert_eq!(*to, port);
                 closed = true;
             }
+            Output::Connect { server, .. } => panic!("it connects to {server}"),
         }
     }
     (text, closed)

@@ -65,6 +65,7 @@ impl Sent {
                 }
                 Output::Message { payload, .. } => self.server.extend(payload),
                 Output::Close { port } => self.closed.push(port),
+                Output::Connect { server, .. } => panic!("it connects to {server}"),
             }
         }
     }

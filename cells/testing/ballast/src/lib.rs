@@ -166,6 +166,7 @@ mod tests {
             match output {
                 Output::Message { port, payload } => received[port.0 as usize].extend(payload),
                 Output::Close { port } => received[port.0 as usize].extend(b"closed"),
+                Output::Connect { server, .. } => panic!("it connects to {server}"),
             }
         }
         received

@@ -56,6 +56,7 @@ fn text(outputs: &[Output]) -> String {
     let text = |output: &Output| match output {
         Output::Message { port, payload } => format!("{}:{}", port.0, String::from_utf8_lossy(payload)),
         Output::Close { port } => format!("{}:closed", port.0),
+        Output::Connect { server, .. } => panic!("it connects to {server}"),
     };
     outputs.iter().map(text).collect()
 }

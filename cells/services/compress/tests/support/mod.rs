@@ -46,6 +46,7 @@ impl Conversation {
                     self.heard[port.0 as usize].extend_from_slice(&payload);
                 }
                 Output::Close { port } => self.closed[port.0 as usize] = true,
+                Output::Connect { server, .. } => panic!("it connects to {server}"),
             }
         }
         bytes
