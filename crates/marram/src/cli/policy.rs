@@ -171,7 +171,8 @@ fn of_edge(answer: &Value) -> String {
     };
     let mut out = format!("{edge}: {}, {from}\n", policies_of(policies.len() as u64));
     let mut rows: Vec<Vec<String>> = policies.iter().map(row).collect();
-    let unmatched = vec!["-", "anything else", "as the app says", "", "", "", ""].into_iter().map(str::to_owned);
+    let unmatched =
+        vec!["-", "anything else", "as the app says", "", "", "", ""].into_iter().map(str::to_owned);
     rows.push(unmatched.chain([text(answer, "unmatched")]).collect());
     let head = ["POLICY", "FOR", "EPOCHS", "TARGETS", "GROUPS", "REBALANCE", "OUTPUTS", "SESSIONS"];
     out += &table::format(&head, &rows);

@@ -1,14 +1,14 @@
 //! Elastic chords: when an edge joins, sessions whose policy says so move to it (docs/policies.md, "Elastic chords").
 //!
-//! A session belongs at its first edge on the ring of all connected edges, this one included. Only what belongs at the edge that has joined
-//! moves: so no two edges send a session back and forth, and one that an operator has sent elsewhere stays there until its own edge joins
+//! A session belongs at its first edge on the ring of all connected edges, this one included, and its backup at the first of the others, unless
+//! its policy names another one. Only what belongs at the edge that has joined moves: so no two edges send a session back and forth, and one that an operator has sent elsewhere stays there until its own edge joins
 //! again. Shared cells stay. The moves are those of operators, and wait until none of these waits.
 
 use super::{
     SHARD, Shard,
     report::note,
     state::{
-        moves::{MOVES_MAX, Move},
+        moves::{MOVES_MAX, Move, Moved},
         rebalance::{PassOver, PassTally},
         sessions::Session,
     },
@@ -70,19 +70,19 @@ impl Shard {
     }
 
     fn begin_pass(&mut self, now: Now, edge: &str, out: &mut Vec<ShardOutput>) {
-        let belong: BTreeSet<SessionId> =
-            self.sessions.ids().into_iter().filter(|id| self.rate_to(*id, edge).is_some()).collect();
-        let (count, backed) = (belong.len(), self.to_be_backed_at(edge).len());
-        self.rebalance.begin_pass(now.mono_ns, edge, belong);
+        let ids = self.sessions.ids().into_iter();
+        let belong: Vec<_> = ids.filter_map(|id| Some((id, self.belongs(id, edge)?.1))).collect();
+        let backed = belong.iter().filter(|(_, what)| *what == Moved::Backup).count();
+        let (all, count) = (belong.len(), belong.len() - backed);
+        self.rebalance.begin_pass(now.mono_ns, edge, belong.into_iter().map(|(id, _)| id).collect());
         if !self.rebalances() {
             return;
         }
         self.counters.rebalance_passes += 1;
-        let text = match count {
+        let text = match all {
             0 => format!("the edge `{edge}` has joined: no session of this shard moves to it"),
-            count => format!(
-                "the edge `{edge}` has joined: {count} sessions of this shard move to it; {backed} others should have their backup there, and \
-                 keep the one that they have"
+            _ => format!(
+                "the edge `{edge}` has joined: {count} sessions of this shard move to it, and the backups of {backed} others"
             ),
         };
         note(NoteLevel::Info, None, text, out);
@@ -110,28 +110,37 @@ impl Shard {
     fn rebalance_one(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
         let Some(edge) = self.rebalance.edge().map(ToString::to_string) else { return };
         let moves = self.sessions.get(id).is_some_and(|session| session.moving.is_some());
-        let Some(per_s) = self.rate_to(id, &edge).filter(|_| !moves) else {
+        let Some((per_s, what)) = self.belongs(id, &edge).filter(|_| !moves) else {
             return self.rebalance.skipped();
         };
         let to = Destination::edge(&edge);
-        if let Err(why) = self.can_move(id, &to) {
+        let able = match what {
+            Moved::Session => self.can_move(id, &to),
+            Moved::Backup => self.can_move_backup(id, &to),
+        };
+        if let Err(why) = able {
             trace!(SHARD, "session {id} is not rebalanced yet: {why}");
             return self.rebalance.failed(now.mono_ns);
         }
         if let Some(session) = self.sessions.get_mut(id) {
-            session.moving = Some(Move::new(to, now.mono_ns).into());
+            session.moving = Some(Move::of(what, to, now.mono_ns).into());
             self.moves.wait(id);
             self.rebalance.began(now.mono_ns, per_s);
             self.moves_due(now, out);
         }
     }
 
-    /// How many sessions a second may move to this edge by the policy of a session that belongs there; none if it does not, or stays by its
-    /// policy.
-    fn rate_to(&self, id: SessionId, edge: &str) -> Option<u32> {
+    /// What of a session is to be at an edge that has joined, and how many a second may move there by its policy: the session, or its backup
+    /// if the session stays here. None if neither is.
+    fn belongs(&self, id: SessionId, edge: &str) -> Option<(u32, Moved)> {
         let session = self.sessions.get(id).filter(|session| !session.is_following())?;
-        let policy = self.rebalanced_by(session)?;
-        (self.keepers.first_of(id) == Some(edge)).then_some(policy.rebalance)
+        let per_s = self.rebalanced_by(session)?.rebalance;
+        if self.keepers.first_of(id) == Some(edge) {
+            return Some((per_s, Moved::Session));
+        }
+        self.backup_of(id).filter(|backup| *backup != edge)?;
+        let target = self.target_for((id, &self.group_kind_of(session)?), None, |_| true)?;
+        (target.edge == edge).then_some((per_s, Moved::Backup))
     }
 
     /// The policy by which a session moves to edges that join.
@@ -139,20 +148,5 @@ impl Shard {
         let app = self.apps.of_owner(&session.owner).filter(|app| app.epoch.is_some() && !app.shared)?;
         let policy = self.policies.iter().find(|policy| policy.matches(&app.name, session.owner.origin()))?;
         Some(policy.as_ref()).filter(|policy| policy.rebalance > 0)
-    }
-
-    /// The sessions that stay here when this edge has joined, and should have their backup there now: it is what their policy or the ring
-    /// names first. Here is the place to change the backups of running sessions; until they can change, they keep the one that they have.
-    #[must_use]
-    pub fn to_be_backed_at(&self, edge: &str) -> Vec<SessionId> {
-        let is_to_be = |id: &SessionId| {
-            let session = self.sessions.get(*id).filter(|session| !session.is_following())?;
-            self.rebalanced_by(session).filter(|_| self.keepers.first_of(*id) != Some(edge))?;
-            let backup = self.backup_of(*id).filter(|backup| *backup != edge)?;
-            let kind = self.group_kind_of(session)?;
-            let target = self.target_for((*id, &kind), None, |_| true)?;
-            Some(target.edge == edge && target.edge != backup)
-        };
-        self.sessions.ids().into_iter().filter(|id| is_to_be(id) == Some(true)).collect()
     }
 }

@@ -138,7 +138,6 @@ impl World {
 
     /// A move of a session of this edge is over.
     pub(super) fn move_over(&mut self, edge: usize, over: &MoveOver) {
-        self.judge_rebalanced(edge, over);
         let is_moved = over.why.is_empty();
         if over.backup {
             self.watch.count_if(Rare::BackupMoved, is_moved);
@@ -147,6 +146,7 @@ impl World {
             }
             return self.watch.count_if(Rare::BackupNotMoved, !is_moved);
         }
+        self.judge_rebalanced(edge, over);
         if let Some(shard) = over.to.shard.filter(|_| over.to.edge == address_of(edge)) {
             self.watch.count_if(Rare::MovedWithin, is_moved);
             self.watch.count_if(Rare::NotMovedWithin, !is_moved);

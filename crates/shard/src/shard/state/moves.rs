@@ -83,9 +83,14 @@ impl Move {
         }
     }
 
+    /// A move of this, which waits.
+    pub(crate) fn of(what: Moved, to: Destination, now_ns: u64) -> Self {
+        Self { what, ..Self::new(to, now_ns) }
+    }
+
     /// A move of a session's backup, which waits.
     pub(crate) fn of_backup(to: Destination, now_ns: u64) -> Self {
-        Self { what: Moved::Backup, ..Self::new(to, now_ns) }
+        Self::of(Moved::Backup, to, now_ns)
     }
 
     /// A move as an operator wishes it, which waits.

@@ -237,21 +237,20 @@ fn what_an_operator_moves_goes_where_the_operator_says() {
 }
 
 #[test]
-fn backups_that_should_be_at_an_edge_that_joins_are_found() {
+fn backups_move_to_the_edge_that_joins_where_the_ring_says_so() {
     let mut world = without_one(&[rebalance(100)]);
     let ring = Ring::new((0..EDGES).map(|edge| format!("e{edge}")));
     world.restarts(LATE);
-    world.runs(LONG_MS);
-    for edge in 0..LATE {
-        let mut expected: Vec<_> = (0..CLIENTS)
-            .filter(|client| world.owner_of(*client) == Some(edge))
-            .filter_map(|client| world.session(client))
-            .filter(|session| ring.standby_of(*session, &format!("e{edge}")) == Some("e3"))
-            .collect();
-        expected.sort();
-        let mut found = world.shard(edge).to_be_backed_at("e3");
-        found.sort();
-        assert_eq!(found, expected);
-        assert!(!found.is_empty());
+    world.runs(4 * SETTLE_MS);
+    let mut count = 0;
+    for client in 0..CLIENTS {
+        let (session, owner) = (world.session(client).expect("it has one"), world.owner_of(client));
+        let owner = owner.expect("it runs");
+        let is_there = world.shard(owner).backup_of(session) == Some("e3");
+        let belongs = ring.standby_of(session, &format!("e{owner}")) == Some("e3");
+        assert!(is_there || !belongs, "client {client} at e{owner}");
+        count += usize::from(is_there);
     }
+    assert!(count > 0);
+    all_talk(&mut world, "on");
 }
