@@ -272,6 +272,8 @@ pub(super) fn move_backups(plan: &mut Plan) {
     };
     if is_calm {
         (plan.first, plan.faults) = (step(random), Vec::new());
+        // While the session certainly runs.
+        (plan.first.when.skip, plan.first.when.delay_ns) = (random.between(5, 60), 0);
     }
     plan.moves = (0..random.between(1, 6)).map(|_| step(random)).collect();
     if !random.percent(65) {

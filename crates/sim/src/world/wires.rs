@@ -494,9 +494,9 @@ impl World {
             self.watch.count_if(Rare::CopyForgotten, matches!(frame, Frame::ForgetCopy(_)));
             if let Frame::Reject(reject) = &frame
                 && reject.code == Code::Protocol
-                && self.liar.is_none()
+                && reject.reason.contains("does not follow what is kept here")
             {
-                self.violations.push(format!("a keeper refuses what it is fed: {}", reject.reason));
+                self.violations.push(format!("an owner feeds what a keeper cannot keep: {}", reject.reason));
             }
             let stale = self.watch.stale_for_owner(wire, &frame);
             self.give_frame(to, stale, wire, frame);

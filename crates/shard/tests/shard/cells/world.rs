@@ -164,6 +164,8 @@ pub(crate) struct World {
     pub(crate) notes: Vec<String>,
     /// Why moves were refused or have failed, in the order in which they were answered or over; empty for those that are done.
     pub(crate) moves: Vec<String>,
+    /// How many of them were of backups, and succeeded.
+    pub(crate) backups_moved: usize,
     /// What shards have listed last of their sessions.
     rows: Vec<SessionRow>,
     /// Edges that have stopped, in the order in which they said so.
@@ -236,6 +238,7 @@ impl World {
             led: 0,
             notes: Vec::new(),
             moves: Vec::new(),
+            backups_moved: 0,
             rows: Vec::new(),
             drained: Vec::new(),
             form,
@@ -700,7 +703,10 @@ impl World {
                 assert!(answer.found, "the cell is on this edge");
                 self.moves.extend(Some(answer.why).filter(|why| !why.is_empty()));
             }
-            ShardOutput::Control(FromShard::MoveOver(over)) => self.moves.push(over.why),
+            ShardOutput::Control(FromShard::MoveOver(over)) => {
+                self.backups_moved += usize::from(over.backup && over.why.is_empty());
+                self.moves.push(over.why);
+            }
             ShardOutput::Control(FromShard::Rows(rows)) => self.rows.extend(rows.rows),
             ShardOutput::Control(FromShard::Drained) => self.drained.push(number),
             ShardOutput::Control(FromShard::Slot(query)) => {
