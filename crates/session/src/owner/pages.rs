@@ -12,7 +12,8 @@ use super::{
     BackupForm, EpochRelease, Now, Owner, OwnerEffect,
     boundary::Boundary,
     page_feed::{Lacking, PagesKind},
-    replicas::{KeeperId, Replicas},
+    replica_stream::KeeperId,
+    replicas::Replicas,
 };
 use alloc::vec::Vec;
 use marram_wire::limits::{COVER_LOG, RETAINED_MAX};

@@ -7,6 +7,7 @@ mod key_moves;
 mod keys;
 mod lost;
 mod moves;
+mod operator;
 mod policies;
 mod rebalance;
 mod versions;

@@ -19,9 +19,8 @@ use marram_session::{
 };
 use marram_shard::{
     api::{
-        App, AppName, Configure, Destination, EpochSettings, FromShard, Kill, MoveSession, MoveWish, Now,
-        PolicyList, Protect, ReplicationPolicy, ReplicationRow, SessionRow, ShardInput, ShardOutput,
-        ShardWireId, Tag, ToShard,
+        App, AppName, Configure, EpochSettings, FromShard, Kill, Now, PolicyList, Protect, ReplicationPolicy,
+        ReplicationRow, SessionRow, ShardInput, ShardOutput, ShardWireId, Tag, ToShard,
     },
     shard::Shard,
 };
@@ -463,33 +462,6 @@ impl World {
         let wires: Vec<u64> =
             self.wires.iter().filter(|(_, ends)| dead(ends)).map(|(wire, _)| *wire).collect();
         wires.into_iter().for_each(|wire| self.breaks(wire));
-    }
-
-    /// An operator moves the cell that runs on an edge, or one of them, to another edge.
-    pub(crate) fn moves(&mut self, from: usize, to: &str) {
-        self.asks_to_move(from, MoveWish::to(Destination::edge(to)));
-    }
-
-    /// An operator moves the backup of the cell that runs on an edge, or of one of them.
-    pub(crate) fn moves_backup(&mut self, from: usize, to: &str) {
-        self.asks_to_move(from, MoveWish { backup: true, ..MoveWish::to(Destination::edge(to)) });
-    }
-
-    fn asks_to_move(&mut self, from: usize, wish: MoveWish) {
-        let mut owners = self.shard(from).owners();
-        let is_it = |owner: &&Owner| owner.phase() == OwnerPhase::Running;
-        let session = owners.find(is_it).expect("it runs a cell").session();
-        drop(owners);
-        self.asks_to_move_session(session, from, wish);
-    }
-
-    /// An operator moves a session from an edge to another one.
-    pub(crate) fn moves_session(&mut self, session: SessionId, from: usize, to: &str) {
-        self.asks_to_move_session(session, from, MoveWish::to(Destination::edge(to)));
-    }
-
-    fn asks_to_move_session(&mut self, session: SessionId, from: usize, wish: MoveWish) {
-        self.tell(from, ToShard::Move(MoveSession { tag: 1, session, wish }));
     }
 
     /// The shard of an edge is told this by control.
