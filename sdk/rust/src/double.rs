@@ -439,6 +439,7 @@ mod tests {
         let text = |output: &Output| match output {
             Output::Message { payload, .. } => String::from_utf8_lossy(payload).into_owned(),
             Output::Close { port } => alloc::format!("close {}", port.0),
+            Output::Connect { server, .. } => alloc::format!("connect {server}"),
         };
         outputs.iter().map(text).collect()
     }
