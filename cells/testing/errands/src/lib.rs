@@ -114,6 +114,7 @@ mod tests {
         let text = |output: &Output| match output {
             Output::Message { port, payload } => format!("{} {}", port.0, String::from_utf8_lossy(payload)),
             Output::Close { port } => format!("{} close", port.0),
+            Output::Connect { server, .. } => format!("connect {server}"),
         };
         outputs.iter().map(text).collect()
     }
