@@ -187,6 +187,7 @@ mod tests {
                     format!("{}:{}", port.0, String::from_utf8_lossy(payload).trim_end())
                 }
                 Output::Close { port } => format!("{}:closed", port.0),
+                Output::Connect { server, .. } => format!("connect {server}"),
             })
             .collect()
     }
