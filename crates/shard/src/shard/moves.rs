@@ -416,7 +416,7 @@ impl Shard {
             None => {
                 let count = if backup { &mut self.counters.backups_moved } else { &mut self.counters.moves };
                 *count += 1;
-                self.counters.rebalanced += u64::from(rebalances);
+                self.counters.rebalanced += u64::from(rebalances && !backup);
                 // Of a pass, only its beginning and its end are worth a line.
                 let level = if rebalances { NoteLevel::Debug } else { NoteLevel::Info };
                 (level, format!("{what}moved to `{to}` in {ms} ms"))
