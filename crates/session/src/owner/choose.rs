@@ -48,6 +48,10 @@ impl Owner {
         // From here on everything is as at the base; what an earlier attempt left is overwritten.
         self.log.choose(self.about.session, base, bytes.split_off(covered));
         self.state.is_opened = self.log.end() > 0;
+        if self.state.is_opened {
+            // One end was told nothing and called the session new, so that keepers began with it: another end has log of it.
+            self.replicas.drop_begun(self.about.context(), out);
+        }
         self.state.reset();
         self.ends.iter_mut().for_each(EndState::reset);
         self.enter(Phase::Restoring, "a log is chosen");

@@ -439,6 +439,11 @@ impl Replicas {
         }
     }
 
+    /// The session has begun already: keepers that were fed from its beginning on lack what came before.
+    pub(super) fn drop_begun(&mut self, context: TraceContext, out: &mut Vec<OwnerEffect>) {
+        self.lose_all(context, |stream| stream.streaming, "the session has begun before", out);
+    }
+
     /// The cell did not survive a new generation.
     pub(super) fn drop_all(&mut self, context: TraceContext, out: &mut Vec<OwnerEffect>) {
         self.lose_all(context, |_| true, "the session's cell is rebuilt", out);
