@@ -286,8 +286,8 @@ impl Context {
     ///
     /// It is an output: nothing is asked of a server before the backup knows of it, and after a recovery it is made once.
     ///
-    /// Ends the session of the client whose input this is if the server is not granted, or if the cell has 64 connections. So does sending to
-    /// a port that is not open yet.
+    /// Ends the session of the client whose input this is if the server is not granted, or if the cell has 64 connections; in a timer or a
+    /// task, the cell. So does sending to a port that is not open yet. A connection counts until both sides have closed it.
     pub fn connect(&mut self, server: &str) -> Port {
         self.host.connect(server)
     }

@@ -199,7 +199,7 @@ mod tests {
             ),
             (
                 format!("{epoch}\ncell = \"shared\"\nserver = \"web\""),
-                &[":5", "`server`", "clients only", "\"client\""],
+                &[":5", "`server`", "cell of their own", "\"client\""],
             ),
             (format!("{epoch}\nstandby = \"hot\""), &[":4", "`standby`", "`protect = \"standby\"`"]),
             (

@@ -26,6 +26,13 @@ impl Owner {
         out.push(OwnerEffect::ToKeeper(keeper, JoinGroup { channel, group }.into()));
     }
 
+    /// Whether outputs leave, or have left, that the backup has not confirmed. Then the ends accept one that is behind them: so it stays the
+    /// session's only one.
+    #[must_use]
+    pub fn has_run_ahead(&self) -> bool {
+        self.epochs.runs_ahead()
+    }
+
     /// Whether outputs wait until the session has changed its group.
     #[must_use]
     pub fn is_changing_group(&self) -> bool {

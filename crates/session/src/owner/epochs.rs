@@ -103,7 +103,7 @@ impl Epochs {
     /// was fed until then, without a claim. Nor do the first ones: a backup without anything of the session gives way to any edge that
     /// begins it again.
     fn is_ahead(&self) -> bool {
-        self.release == EpochRelease::Ahead && !self.given && self.kept.log_offset > 0
+        self.release == EpochRelease::Ahead && !self.given && !self.is_changing && self.kept.log_offset > 0
     }
 
     /// This edge was the group's backup, and has claimed it.
@@ -308,9 +308,14 @@ impl Owner {
         }
     }
 
+    /// Whether outputs leave before the backup has them: the session has one.
+    fn leaves_ahead(&self) -> bool {
+        self.epochs.is_ahead() && self.replicas.backup() == Some(true)
+    }
+
     /// What entries that have ended have produced may leave, if outputs do not wait.
     fn free_outputs(&mut self) {
-        if self.epochs.is_ahead() {
+        if self.leaves_ahead() {
             for side in self.ends.iter_mut() {
                 side.logged = side.logged.max(self.epochs.last.mark(side.port).produced);
             }
@@ -351,7 +356,7 @@ impl Owner {
             }
             return;
         }
-        if self.epochs.is_ahead() {
+        if self.leaves_ahead() {
             self.ends.iter_mut().for_each(EndState::mark_logged);
         }
         self.epoch_is_due(out);

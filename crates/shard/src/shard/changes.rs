@@ -45,10 +45,18 @@ impl Shard {
     }
 
     /// Why a session cannot change its group now.
-    fn can_change_group(&self, id: SessionId) -> Result<(), String> {
+    pub(super) fn can_change_group(&self, id: SessionId) -> Result<(), String> {
         let group = self.groups.of_session(id).and_then(|name| self.groups.get(name));
         if group.is_some_and(|group| group.kind().pace.whole) {
             return Err("the sessions of its group are copied together".into());
+        }
+        let session = self.sessions.get(id);
+        let is_to_run_ahead =
+            |session: &Session| self.group_kind_of(session).is_some_and(|kind| kind.runs_ahead());
+        if session.is_some_and(|session| session.owner.has_run_ahead() || is_to_run_ahead(session)) {
+            return Err(
+                "outputs of the session do not wait for its backup (`waits = false`), which stays".into()
+            );
         }
         if group.is_some_and(|group| group.is_backed()) { Ok(()) } else { Err(NO_BACKUP_NOW.into()) }
     }
@@ -170,12 +178,12 @@ impl Shard {
         self.groups.join(name, id, now.mono_ns);
         trace!(SHARD, "{id} has joined group {}", name[0]);
         self.with_owner(now, id, out, |owner, effects| owner.change_backup(keeper, effects));
-        self.tell_group(now, id, name, out);
-        // Its ends learn of the next backup before anything leaves that the former one lacks.
-        self.tell_standby(now, id, out);
         if let Some(former) = former {
             self.remove_replica(now, id, former, out);
         }
+        // Its ends learn of the next backup before anything leaves that the former one lacks.
+        self.tell_standby(now, id, out);
+        self.tell_group(now, id, name, out);
         self.move_over(now, id, None, out);
     }
 

@@ -7,6 +7,7 @@ use super::{
     hello::{Refusal, refuse},
     keys::Wanted,
     roles, shared,
+    state::groups::Group,
 };
 use crate::api::{App, FromShard, Note, NoteLevel, Now, ShardOutput, ShardWireId};
 use alloc::{format, string::ToString, vec::Vec};
@@ -31,7 +32,12 @@ impl Shard {
             Some(host) => {
                 roles::wire_to(&self.wires, host, Port::SERVER, Some(name)).map(|wire| (wire, host))
             }
-            None => self.wires.of_server(&name.to_string()),
+            // What is connected through this edge's own gate ends with this edge: any other agent is better.
+            None => {
+                let is_gate = |host: HostId| self.config.gate == Some(host);
+                let other = self.wires.of_server_if(name, |host| !is_gate(host));
+                other.or_else(|| self.wires.of_server_if(name, is_gate))
+            }
         };
         // The owner asks again.
         let Some((wire, host)) = reached else { return };
@@ -74,6 +80,13 @@ impl Shard {
         let Some((name, known)) = it.owner.connection_at(port) else {
             return refuse(Code::Waiting, "the cell is not connected to the server");
         };
+        if let Some(group) = self.groups.of_session(cell)
+            && (self.groups.get(group).is_some_and(Group::is_in_doubt)
+                || self.handed_over_to(group).is_some())
+        {
+            // To ask would take the end from the edge that goes on.
+            return refuse(Code::Waiting, "the cell may go on at another edge");
+        }
         roles::may_hold_end(at, hello, Some(name), &self.config.edge)?;
         let host = at.host.unwrap_or_default();
         let (asked, linked) = (it.owner.generation_of(port).unwrap_or_default(), it.link(port));

@@ -80,8 +80,12 @@ impl Shard {
     pub(super) fn check_move(&self, id: SessionId, wish: &MoveWish) -> Result<(), String> {
         let to = &wish.to;
         match self.sessions.get(id).and_then(|session| session.moving.as_deref()) {
-            // One that no operator asked for gives way.
-            Some(moving) if !wish.replace && !self.rebalance.moves(id) => return Err(moves_already(moving)),
+            // One that no operator asked for gives way, and one of the backup to one of the session.
+            Some(moving)
+                if !wish.replace && !self.rebalance.moves(id) && (!moving.is_of_backup() || wish.backup) =>
+            {
+                return Err(moves_already(moving));
+            }
             Some(moving) if moving.is_as(wish) => return Ok(()),
             Some(moving) if moving.is_handed_over() => {
                 return Err(format!("the session is handed over to `{}` already", moving.to));
@@ -332,7 +336,7 @@ impl Shard {
         // Whether a shared cell was taken over, the next claim says.
         let is_open = |moving: &&Move| session.owner.is_shared_cell() && moving.is_handed_over();
         if let Some(moving) = moving.filter(|moving| !is_open(moving)) {
-            let is_taken = may_be_taken && moving.is_handed_over();
+            let is_taken = may_be_taken && moving.is_handed_over() && !moving.is_of_backup();
             self.move_over(now, id, (!is_taken).then_some(why), out);
         }
     }

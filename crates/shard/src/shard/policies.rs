@@ -1,8 +1,8 @@
 //! How often the epochs of a session's group end, and which edges are to be its backup: as its app says, unless a policy says otherwise.
 //!
 //! When policies change, a group follows the policy that all of its sessions match now. Its interval changes at once. Sessions that match
-//! another one, or whose policy names another backup or number of groups, change their groups (`regroup.rs`). What may leave does not
-//! depend on any of it.
+//! another one, or whose policy names another backup or number of groups, change their groups (`regroup.rs`). What may leave
+//! depends on a policy only where it lets outputs run ahead.
 
 use super::{
     Shard,
@@ -52,8 +52,14 @@ impl Shard {
     pub(super) fn follow_policies(&mut self, name: GroupId) {
         let Some(group) = self.groups.get(name) else { return };
         let of = |id| self.group_kind_of(self.sessions.get(id)?);
-        let Some(kind) = group.members().find_map(of).filter(|kind| kind != group.kind()) else { return };
+        let Some(kind) = group.members().find_map(of) else { return };
         if group.members().filter_map(of).any(|other| other != kind) {
+            let waits = group.members().filter_map(of).any(|kind| !kind.runs_ahead());
+            self.groups.get_mut(name).into_iter().for_each(|group| group.divide(waits));
+            return;
+        }
+        if kind == *group.kind() {
+            self.groups.get_mut(name).into_iter().for_each(|group| group.divide(false));
             return;
         }
         let is_kept = self.would_keep(name, group, &kind);

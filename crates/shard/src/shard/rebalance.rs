@@ -139,7 +139,8 @@ impl Shard {
             return Some((per_s, Moved::Session));
         }
         self.backup_of(id).filter(|backup| *backup != edge)?;
-        let target = self.target_for((id, &self.group_kind_of(session)?), None, |_| true)?;
+        let kind = self.group_kind_of(session).filter(|kind| !kind.runs_ahead())?;
+        let target = self.target_for((id, &kind), None, |_| true)?;
         (target.edge == edge).then_some((per_s, Moved::Backup))
     }
 

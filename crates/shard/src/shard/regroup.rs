@@ -13,6 +13,8 @@ const MS: u64 = 1_000_000;
 /// Pause between two searches for sessions whose group is not what policies say; doubles while there are some.
 const AGAIN_MIN_NS: u64 = 1_000 * MS;
 const AGAIN_MAX_NS: u64 = 60_000 * MS;
+/// Changes that wait for their turn, at most: moves that operators ask for come behind them.
+const WAITING_MAX: usize = 64;
 
 /// When to search for sessions that are to change their groups.
 #[derive(Debug, Default)]
@@ -49,7 +51,7 @@ impl Shard {
         if !self.regroup.is_due(now.mono_ns) || self.drain.has_begun() {
             return;
         }
-        let mut some_left = false;
+        let (mut some_left, mut has_begun) = (false, false);
         for name in self.groups.names() {
             self.follow_policies(name);
             let Some(group) = self.groups.get(name).filter(|it| !it.is_slot && !it.kind().pace.whole) else {
@@ -62,14 +64,22 @@ impl Shard {
                 self.groups.get_mut(name).into_iter().for_each(Group::is_placed_now);
             }
             for (id, to) in leave.into_iter().filter(|_| is_able) {
-                let Some(session) = self.sessions.get_mut(id) else { continue };
-                if session.moving.is_none() && session.owner.may_copy() {
+                if self.moves.counts().1 >= WAITING_MAX {
+                    break;
+                }
+                if self.sessions.get(id).is_some_and(|it| it.moving.is_none() && it.owner.may_copy())
+                    && self.can_change_group(id).is_ok()
+                    && let Some(session) = self.sessions.get_mut(id)
+                {
                     session.moving = Some(Move::of_backup(to, now.mono_ns).into());
                     self.moves.wait(id);
+                    has_begun = true;
                 }
             }
         }
-        if some_left {
+        if has_begun {
+            self.regroup.begin(now.mono_ns.saturating_add(AGAIN_MIN_NS));
+        } else if some_left {
             self.regroup.again(now.mono_ns);
         }
     }
@@ -79,7 +89,8 @@ impl Shard {
         let Some(target) = &group.target else { return Vec::new() };
         let mut excess = self.groups.excess(name);
         let mut leaves = |id: SessionId, session: &Session| {
-            let kind = self.group_kind_of(session)?;
+            // One whose outputs do not wait keeps its backup.
+            let kind = self.group_kind_of(session).filter(|kind| !kind.runs_ahead())?;
             let wanted: Option<&String> = self.best_target(id, &kind);
             let to = wanted.unwrap_or(&target.edge);
             let is_one_too_many = excess > 0;

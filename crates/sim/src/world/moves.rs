@@ -18,7 +18,7 @@ const CANCEL_TAG: u64 = 1 << 38;
 /// Tag of a question what the moves would be.
 const PLAN_TAG: u64 = 1 << 39;
 /// What a refusal says, in part. Any other one would be an error.
-const EXPLAINED: [&str; 9] = [
+const EXPLAINED: [&str; 10] = [
     "already",
     "try again",
     "not connected",
@@ -28,6 +28,7 @@ const EXPLAINED: [&str; 9] = [
     "a shared cell",
     "copied together",
     "has no backup:",
+    "do not wait for its backup",
 ];
 /// The same for what the other edge says, or for its silence.
 const EXPLAINED_THERE: [&str; 7] = [

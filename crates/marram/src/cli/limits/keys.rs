@@ -34,7 +34,7 @@ pub(super) fn rows() -> Vec<Row> {
         (
             "servers that a shared cell is connected to, or connects to, at a time",
             CONNECTIONS_MAX.to_string(),
-            "`connect` traps, which ends the session of the client whose input it was",
+            "`connect` traps: that ends the session of the client whose input it was, or in a timer or task the cell",
         ),
         (
             "a server that no agent reaches",

@@ -65,7 +65,7 @@ impl GroupKind {
     }
 
     /// Whether outputs leave before the backup has what produced them.
-    fn runs_ahead(&self) -> bool {
+    pub(crate) fn runs_ahead(&self) -> bool {
         self.policy.as_ref().is_some_and(|policy| policy.runs_ahead)
     }
 
@@ -124,6 +124,8 @@ pub(crate) struct Group {
     ended_ns: u64,
     ended: VecDeque<Ended>,
     members: BTreeSet<SessionId>,
+    /// Whether its members match several policies, of which one lets outputs wait.
+    is_divided: bool,
     /// Sessions of other groups that are about to join it, each with the epoch whose confirmation it waits for.
     awaited: BTreeMap<SessionId, Option<u64>>,
     /// When to look at it, as the table of groups has it.
@@ -178,6 +180,7 @@ impl Group {
             ended_ns: 0,
             ended: VecDeque::new(),
             members: BTreeSet::new(),
+            is_divided: false,
             awaited: BTreeMap::new(),
             listed_ns: None,
             handed_over: None,
@@ -205,7 +208,12 @@ impl Group {
         if is_kept {
             self.placed.0 = kind.targets().to_vec();
         }
-        self.kind = kind;
+        (self.kind, self.is_divided) = (kind, false);
+    }
+
+    /// Its members match several policies. If outputs wait by one of them, they wait for all until the group has one policy again.
+    pub(crate) fn divide(&mut self, waits: bool) {
+        self.is_divided = waits;
     }
 
     /// Whether it has the backup and the members that a former policy gave it, and its own would give it others.
@@ -312,7 +320,7 @@ impl Group {
 
     /// Whether outputs wait for the backup.
     pub(crate) fn waits(&self) -> bool {
-        self.is_slot || !self.kind.runs_ahead()
+        self.is_slot || self.is_divided || !self.kind.runs_ahead()
     }
 
     /// Whether outputs need not wait for the backup that the claim names: it knows of that claim. One that does not goes on without a claim,

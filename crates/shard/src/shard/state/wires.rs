@@ -215,6 +215,17 @@ impl Wires {
         self.by_id.iter().find_map(|(id, wire)| serves(wire).map(|host| (*id, host)))
     }
 
+    /// The same, of those agents that may be.
+    pub(crate) fn of_server_if(
+        &self,
+        server: &str,
+        may: impl Fn(HostId) -> bool,
+    ) -> Option<(ShardWireId, HostId)> {
+        let serves = |wire: &Wire| wire.host.filter(|_| wire.servers.iter().any(|it| it == server));
+        let found = self.by_id.iter().filter_map(|(id, wire)| serves(wire).map(|host| (*id, host)));
+        found.into_iter().find(|(_, host)| may(*host))
+    }
+
     /// The servers that an agent is connected for, each once.
     pub(crate) fn servers(&self) -> BTreeSet<&String> {
         self.by_id.values().flat_map(|wire| &wire.servers).collect()

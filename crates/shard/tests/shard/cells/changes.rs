@@ -116,3 +116,28 @@ fn sessions_whose_policy_names_another_edge_move_their_backups_there() {
         is_one_history(&world, &[client]);
     }
 }
+
+#[test]
+fn a_session_whose_outputs_do_not_wait_keeps_its_backup() {
+    let ahead = |edge: &str| ReplicationPolicy { runs_ahead: true, ..to(edge) };
+    let mut world = World::with_own_cells(3, &[ahead("e1")]);
+    let client = world.joins(0);
+    world.says(client, "before");
+    world.runs(LONG_MS);
+    world.moves_backup(0, "e2");
+    world.runs(10);
+    assert!(world.moves[0].contains("do not wait"), "{:?}", world.moves);
+    world.sets_policies(0, &[ahead("e2")]);
+    world.runs(LONG_MS);
+    assert_eq!(world.backup_at(0), Some("e1".into()));
+    // Once they wait, it moves.
+    world.sets_policies(0, &[to("e2")]);
+    world.says(client, "waits");
+    world.runs(LONG_MS);
+    assert_eq!(world.backup_at(0), Some("e2".into()));
+    world.kills(0);
+    world.says(client, "later");
+    world.runs(LONG_MS);
+    assert!(heard(&world, client, "later"));
+    is_one_history(&world, &[client]);
+}
