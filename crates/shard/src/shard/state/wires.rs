@@ -210,9 +210,8 @@ impl Wires {
     }
 
     /// The agent of a server that has been connected for longest.
-    pub(crate) fn of_server(&self, server: &String) -> Option<(ShardWireId, HostId)> {
-        let serves = |wire: &Wire| wire.host.filter(|_| wire.servers.contains(server));
-        self.by_id.iter().find_map(|(id, wire)| serves(wire).map(|host| (*id, host)))
+    pub(crate) fn of_server(&self, server: &str) -> Option<(ShardWireId, HostId)> {
+        self.of_server_if(server, |_| true)
     }
 
     /// The same, of those agents that may be.
@@ -221,9 +220,9 @@ impl Wires {
         server: &str,
         may: impl Fn(HostId) -> bool,
     ) -> Option<(ShardWireId, HostId)> {
-        let serves = |wire: &Wire| wire.host.filter(|_| wire.servers.iter().any(|it| it == server));
-        let found = self.by_id.iter().filter_map(|(id, wire)| serves(wire).map(|host| (*id, host)));
-        found.into_iter().find(|(_, host)| may(*host))
+        let serves = |wire: &Wire| wire.servers.iter().any(|it| it == server);
+        let host = |wire: &Wire| wire.host.filter(|host| may(*host) && serves(wire));
+        self.by_id.iter().find_map(|(id, wire)| host(wire).map(|host| (*id, host)))
     }
 
     /// The servers that an agent is connected for, each once.
