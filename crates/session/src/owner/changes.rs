@@ -47,6 +47,11 @@ impl Owner {
         }
     }
 
+    /// Nothing is fed to this keeper any more, which is not told: it may have to go on with what it has.
+    pub fn set_aside(&mut self, keeper: KeeperId) {
+        self.replicas.set_aside(keeper);
+    }
+
     /// This keeper has all that has left, and is the session's backup from now on. Nothing changes if it was before; else the former one
     /// is to be removed, and the shard puts the session into its new group.
     pub fn change_backup(&mut self, keeper: KeeperId, out: &mut Vec<OwnerEffect>) {

@@ -161,6 +161,11 @@ impl Replicas {
         true
     }
 
+    /// A keeper is fed no more, and not told.
+    pub(super) fn set_aside(&mut self, keeper: KeeperId) {
+        self.streams.retain(|stream| stream.keeper != keeper);
+    }
+
     /// How far the checkpoint is that a keeper is sent now. None if it is sent none.
     pub(super) fn copy_progress(&self, keeper: KeeperId) -> Option<CopyProgress> {
         let stream = self.streams.iter().find(|stream| stream.keeper == keeper)?;

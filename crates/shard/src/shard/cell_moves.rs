@@ -4,7 +4,11 @@
 //! The backup claims the cell's group, as if this edge had died. From the hand-over on this owner is one that may have been replaced: it
 //! releases what the backup confirms, which confirms nothing once it claims, and the next claim of the group says which of both goes on.
 
-use super::{Shard, keys::Wanted};
+use super::{
+    Shard,
+    keys::Wanted,
+    state::{groups::Group, moves::Move},
+};
 use crate::api::{Destination, Now, ShardOutput};
 use alloc::{format, string::String, vec::Vec};
 use marram_session::owner::KeeperId;
@@ -33,10 +37,8 @@ impl Shard {
             return Err("a shared cell moves to its backup, and it has none now: try again".into());
         };
         if backup != to.edge {
-            return Err(format!(
-                "a shared cell moves only to its backup, which is `{backup}` now: move it there; its next backup is the first connected edge in \
-                 the `target` of a policy for the app"
-            ));
+            // It goes there by way of its backup, which moves first.
+            return self.can_change_slot(id, to);
         }
         let shard = self.sessions.get(id).and_then(|it| it.placing.backup()).map(|placed| placed.role.shard);
         match (shard, to.shard) {
@@ -50,11 +52,22 @@ impl Shard {
 
     /// A cell's move to its backup begins: the group's record is verified. While the coordinator does not answer, the backup could not claim
     /// it either, and the cell would stand still.
-    pub(super) fn begin_cell_move(&mut self, id: SessionId) -> Result<KeeperId, String> {
+    pub(super) fn begin_cell_move(
+        &mut self,
+        now: Now,
+        id: SessionId,
+        out: &mut Vec<ShardOutput>,
+    ) -> Result<KeeperId, String> {
         let session = self.sessions.get(id).ok_or("the cell ended")?;
-        let to = session.moving.as_deref().map(|moving| &moving.to).ok_or("the cell ended")?;
-        self.can_move_cell(id, to)?;
-        let keeper = session.placing.backup().map(|placed| placed.id).ok_or("the cell has no backup now")?;
+        let moving = session.moving.as_deref().ok_or("the cell ended")?;
+        let (to, is_of_backup) = (moving.to.clone(), moving.is_of_backup());
+        if !is_of_backup {
+            self.can_move_cell(id, &to)?;
+        }
+        let backup = session.placing.backup().filter(|placed| placed.role.name == to.edge && !is_of_backup);
+        let Some(keeper) = backup.map(|placed| placed.id) else {
+            return self.begin_slot_change(now, id, &to, out);
+        };
         let name = self.groups.of_session(id);
         // With another cell of its slot, the backup claims it already.
         if name.is_none_or(|name| self.handed_over_to(name).is_none())
@@ -89,7 +102,8 @@ impl Shard {
     /// The edge to which the cells of this group are handed over, if they are.
     pub(super) fn handed_over_to(&self, name: GroupId) -> Option<&str> {
         let cell = self.groups.get(name)?.handed_over?;
-        let moving = self.sessions.get(cell)?.moving.as_deref().filter(|moving| moving.is_handed_over());
+        let is_it = |moving: &&Move| moving.is_handed_over() && !moving.is_of_backup();
+        let moving = self.sessions.get(cell)?.moving.as_deref().filter(is_it);
         moving.map(|moving| &moving.to.edge[..])
     }
 
@@ -118,6 +132,9 @@ impl Shard {
 
     /// The coordinator does not answer: cells of this group are not handed over.
     pub(super) fn cells_stay(&mut self, now: Now, name: GroupId, why: &str, out: &mut Vec<ShardOutput>) {
+        if self.groups.get(name).is_some_and(Group::is_going_over) {
+            return;
+        }
         for id in self.moving_cells(name).collect::<Vec<_>>() {
             if !self.is_cell_handed_over(id) {
                 self.give_up_move(now, id, &format!("the coordinator does not answer: {why}"), out);

@@ -24,9 +24,12 @@ impl Shard {
             return Err("the app has no backup: its manifest says nothing of protect = \"epoch\"".into());
         }
         if session.owner.is_shared_cell() {
-            return Err(
-                "the backup of a shared cell stays while the cell runs: it is chosen when it is lost".into(),
-            );
+            return match session.placing.at_destination(to) {
+                Some(placed) if placed.feed.is_backup() => {
+                    Err(format!("`{to}` is the cell's backup already"))
+                }
+                _ => self.can_change_slot(id, to),
+            };
         }
         if to.edge == self.config.edge {
             return Err(format!("the session runs on `{}`, which cannot be its own backup", to.edge));
@@ -196,6 +199,7 @@ impl Shard {
         out: &mut Vec<ShardOutput>,
     ) {
         self.groups.await_no_more(id);
+        self.stop_slot_change(now, id, out);
         let Some(session) = self.sessions.get(id).filter(|session| session.owner.is_changing_group()) else {
             return;
         };

@@ -28,6 +28,9 @@ impl Shard {
         // Their owners look for other standbys.
         self.drop_standbys(now, out);
         self.tell_drain(false, out);
+        for name in self.groups.of_slots() {
+            self.give_up_slot_change(now, name, "the edge is shutting down", out);
+        }
         // Shared cells first: many clients wait for each.
         let (cells, others): (Vec<_>, Vec<_>) =
             self.sessions.ids().into_iter().partition(|id| self.is_shared_cell(*id));

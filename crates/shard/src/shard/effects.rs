@@ -87,12 +87,15 @@ impl Shard {
             );
         }
         let (moves, was_taken) = (session.moving.is_some(), session.former_owner.is_some());
+        let is_copied = moves || session.placing.next().is_some();
         if let Some((asked_ns, stood)) = session.recovered() {
             self.counters.recovered(now.mono_ns.saturating_sub(asked_ns), stood);
         }
         self.sessions.rearm(now.mono_ns, id);
-        if moves {
+        if is_copied {
             self.copy_waits(now, id);
+        }
+        if moves {
             self.move_on(now, id, out);
         }
         // Last, since both look at the phase that the session is in now.
@@ -238,6 +241,9 @@ impl Shard {
             self.send_forget_copy(now, copy, out);
         }
         self.leave_groups(now, id);
+        if session.placing.limit_ends() {
+            self.moves.copies.forget(id);
+        }
         if let Some(moving) = session.moving.take() {
             self.moved(now, id, &moving, (code, reason), out);
         }

@@ -89,6 +89,9 @@ impl Shard {
             let feed = if form == Some(BackupForm::Log) { Feed::Backup } else { Feed::WarmBackup };
             self.place_at(now, id, (wire, role, feed), out);
         }
+        if let Some(name) = self.groups.of_session(id) {
+            self.place_at_next(now, id, name, out);
+        }
     }
 
     /// A group for a session that is in none: with the backup that the ring gives it.
@@ -167,6 +170,7 @@ impl Shard {
             self.switch_if_ready(now, name, out);
             self.retell_group(now, name, out);
             self.changes_due(now, name, out);
+            self.slot_change_due(now, name, out);
             self.claim_group(now, name, out);
             self.groups.rest(name, confirm_ns);
         }
@@ -243,7 +247,7 @@ impl Shard {
     }
 
     /// Tells the members of a group which outputs may leave, if that has changed.
-    fn retell_group(&mut self, now: Now, name: GroupId, out: &mut Vec<ShardOutput>) {
+    pub(super) fn retell_group(&mut self, now: Now, name: GroupId, out: &mut Vec<ShardOutput>) {
         if !self.groups.get(name).is_some_and(|group| group.retells(now.mono_ns)) {
             return;
         }
@@ -414,6 +418,7 @@ impl Shard {
     /// The connection to the backup of a group is lost, or it is of no use: no output leaves until a claim says that it is no backup
     /// any more. Until then it may claim the group, and keeps what it has.
     pub(super) fn lose_backup(&mut self, now: Now, name: GroupId, why: &str, out: &mut Vec<ShardOutput>) {
+        self.give_up_slot_change(now, name, "the present backup was lost meanwhile", out);
         let Some(group) = self.groups.get_mut(name) else { return };
         let Some(target) = group.target.clone() else { return };
         group.lose_target(now.mono_ns);
@@ -424,6 +429,7 @@ impl Shard {
         let text = format!("{} sessions have lost their backup `{}`: {why}", members.len(), target.edge);
         note(NoteLevel::Info, None, text, out);
         self.retell_group(now, name, out);
+        self.look_at_held(name);
     }
 
     /// The claim says that a group has no backup: the one that it had forgets its sessions, and another one is fed.

@@ -27,7 +27,9 @@ impl Shard {
         holds!("I39", self.waiting.len() == 0 || !self.may_recover());
         let moving = self.sessions.iter();
         self.plans.invariants()?;
-        self.moves.invariants(moving.filter_map(|(id, session)| Some((id, session.moving.as_deref()?))))?;
+        self.moves.invariants(
+            moving.map(|(id, session)| (id, session.moving.as_deref(), session.placing.is_limited())),
+        )?;
         let moves = |id| self.sessions.get(id).is_some_and(|session| session.moving.is_some());
         self.rebalance.invariants(moves)?;
         self.groups.invariants()?;
@@ -79,6 +81,11 @@ impl Shard {
             let moves_there = moving.is_some_and(|moving| moving.keeper() == Some(placed.id));
             // A backup stays what it is while a session moves there, or changes its group.
             let is_taken = moves_there && placed.feed.is_backup();
+            // The cells of a slot change their backup with one of them, which moves.
+            let group = self.groups.of_session(*id).and_then(|name| self.groups.get(name));
+            let next = group.and_then(|group| group.next()).filter(|_| placed.is_next);
+            let is_led = next.is_some_and(|next| next.target.wire == placed.at.0);
+            let is_taken = is_taken || is_led;
             holds!("I47", (placed.feed == Feed::Moved || placed.is_next) == moves_there || is_taken);
         }
         holds!("I36", placed.iter().all(|(_, placed)| role(placed.at.0) == Some(&placed.role)));

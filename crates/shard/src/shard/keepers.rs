@@ -129,12 +129,7 @@ impl Shard {
         let Some(session) = self.sessions.get(id) else { return };
         // A session that begins is fed from its first entry on; one that recovers once its log is chosen.
         let owner = &session.owner;
-        // What was fed here has begun, even if its end has nothing of it yet.
-        let begins = session.fresh
-            && owner.standing_by().is_none()
-            && matches!(owner.phase(), OwnerPhase::Promising | OwnerPhase::Detached);
-        let runs = owner.may_copy();
-        if !owner.policy().keeps.anything() || !(runs || begins) {
+        if !owner.policy().keeps.anything() || !session.may_be_placed() {
             return;
         }
         if owner.has_backup() {

@@ -1,5 +1,6 @@
 //! One shard: wires from agents, and the owners of its sessions. It does no I/O.
 
+mod cell_backups;
 mod cell_moves;
 mod changes;
 mod clients;
@@ -434,7 +435,10 @@ impl Shard {
                 self.place(now, id, out);
             }
             let Some(session) = self.sessions.get(id) else { continue };
-            if is_over(session.move_until_ns()) && !self.cell_not_taken(now, id, out) {
+            if is_over(session.move_until_ns())
+                && !self.cell_not_taken(now, id, out)
+                && !self.still_goes_over(now, id)
+            {
                 let session = self.sessions.get(id);
                 let moving = session.and_then(|session| session.moving.as_deref());
                 let why = moving.map_or("", |moving| moving.why_late());

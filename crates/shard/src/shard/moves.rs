@@ -236,7 +236,7 @@ impl Shard {
         out: &mut Vec<ShardOutput>,
     ) -> Result<KeeperId, String> {
         if self.is_shared_cell(id) {
-            return self.begin_cell_move(id);
+            return self.begin_cell_move(now, id, out);
         }
         let gone = || "the session ended".to_string();
         let session = self.sessions.get_mut(id).ok_or_else(gone)?;
@@ -276,9 +276,17 @@ impl Shard {
     /// If the other edge could be sent more of a session that moves, that waits for its turn.
     pub(super) fn copy_waits(&mut self, now: Now, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else { return };
-        let Some(moving) = session.moving.as_deref_mut() else { return };
-        let copy = moving.fed().and_then(|keeper| session.owner.copy_progress(keeper));
-        if copy.is_some_and(|copy| copy.waits) && moving.limit_begins(now.mono_ns) {
+        let keeper = session.copied_to();
+        let copy = keeper.and_then(|keeper| session.owner.copy_progress(keeper));
+        if !copy.is_some_and(|copy| copy.waits) {
+            return;
+        }
+        let own = session.moving.as_deref_mut().filter(|moving| moving.fed().is_some());
+        let begins = match own {
+            Some(moving) => moving.limit_begins(now.mono_ns),
+            None => session.placing.limit_begins(),
+        };
+        if begins {
             self.moves.copies.wait(id);
         }
     }
@@ -287,10 +295,12 @@ impl Shard {
     pub(super) fn copies_due(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
         let limit = self.move_limit();
         while let Some(id) = self.moves.copies.next(now.mono_ns, limit) {
-            let moving = self.sessions.get_mut(id).and_then(|session| session.moving.as_deref_mut());
-            let Some(moving) = moving else { continue };
-            self.counters.moves_limited_us += moving.limit_ends(now.mono_ns) / 1_000;
-            let Some(keeper) = moving.fed() else { continue };
+            let Some(session) = self.sessions.get_mut(id) else { continue };
+            session.placing.limit_ends();
+            if let Some(moving) = session.moving.as_deref_mut() {
+                self.counters.moves_limited_us += moving.limit_ends(now.mono_ns) / 1_000;
+            }
+            let Some(keeper) = session.copied_to() else { continue };
             let allowed = if limit == 0 { u64::MAX } else { PART_SIZE as u64 };
             let mut sent = 0;
             self.with_owner(now, id, out, |owner, effects| sent = owner.allow_copy(keeper, allowed, effects));
@@ -301,7 +311,7 @@ impl Shard {
     /// Hands a session over, if it moves and the other edge has all that it needs.
     pub(super) fn move_on(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
         let (is_cell, confirm_ns) = (self.is_shared_cell(id), self.confirm_ns());
-        if is_cell && !self.may_hand_over_cell(id) {
+        if is_cell && (self.moves_backup_first(now, id, out) || !self.may_hand_over_cell(id)) {
             return;
         }
         let Some(session) = self.sessions.get_mut(id) else { return };
@@ -331,7 +341,10 @@ impl Shard {
         (keeper, may_be_taken, why): (KeeperId, bool, &str),
         out: &mut Vec<ShardOutput>,
     ) {
-        let Some(session) = self.sessions.get(id) else { return };
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        if session.placing.next().is_none() && session.placing.limit_ends() {
+            self.moves.copies.forget(id);
+        }
         let moving = session.moving.as_deref().filter(|moving| moving.keeper() == Some(keeper));
         // Whether a shared cell was taken over, the next claim says.
         let is_open = |moving: &&Move| session.owner.is_shared_cell() && moving.is_handed_over();
@@ -339,6 +352,7 @@ impl Shard {
             let is_taken = may_be_taken && moving.is_handed_over() && !moving.is_of_backup();
             self.move_over(now, id, (!is_taken).then_some(why), out);
         }
+        self.next_backup_lost(now, id, why, out);
     }
 
     /// Ends a move that is not over, from this side: the other edge forgets what it has, and the session stays.

@@ -54,6 +54,7 @@ impl Shard {
         let (mut some_left, mut has_begun) = (false, false);
         for name in self.groups.names() {
             self.follow_policies(name);
+            some_left |= self.regroup_slot(now, name);
             let Some(group) = self.groups.get(name).filter(|it| !it.is_slot && !it.kind().pace.whole) else {
                 continue;
             };

@@ -48,7 +48,8 @@ impl Shard {
         out: &mut Vec<ShardOutput>,
     ) -> Result<SessionId, Refusal> {
         let slot = wanted.slot();
-        if let Some(cell) = self.cell_here(wanted).filter(|cell| !self.is_of_past(slot, *cell)) {
+        let is_of_use = |cell: &SessionId| !self.is_of_past(slot, *cell) && self.is_in_group(*cell);
+        if let Some(cell) = self.cell_here(wanted).filter(is_of_use) {
             let cell = self.may_join(now, wanted, cell, out)?;
             if !hello.fresh || !self.sessions.is_over(now.mono_ns, cell) {
                 return Ok(cell);
@@ -108,6 +109,11 @@ impl Shard {
         own.is_some() && self.backups.of_session(cell).is_some_and(|group| own != Some(group))
     }
 
+    /// Whether this edge runs a cell, or backs it. One that is fed here beside its backup is asked for at its owner.
+    fn is_in_group(&self, cell: SessionId) -> bool {
+        self.groups.of_session(cell).is_some() || self.backups.has(cell)
+    }
+
     /// Begins a cell in a group that has its slot, in the place of the former one of its key if there is one. The backup is fed the next
     /// one before it is told that the former has ended, so that it has a cell of the group at each moment.
     fn begin_in_group(
@@ -152,6 +158,8 @@ impl Shard {
             return Err(self.leads_to(wanted, to, None));
         }
         match own {
+            // Nothing leaves until it is known which edge is the backup: that is soon.
+            Some(own) if own.is_going_over() => Err(Refusal::Held),
             Some(own) if own.is_in_doubt() => refuse(
                 Code::Waiting,
                 "whose the cell is, is being decided: its edge has lost its backup, and claims its group",
@@ -297,7 +305,7 @@ impl Shard {
         }
     }
 
-    fn members_of(&self, group: GroupId) -> Vec<SessionId> {
+    pub(super) fn members_of(&self, group: GroupId) -> Vec<SessionId> {
         self.groups.get(group).into_iter().flat_map(Group::members).collect()
     }
 

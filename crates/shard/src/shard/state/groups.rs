@@ -4,9 +4,12 @@
 //! A group decides by its claims alone. Until one is decided that names the backup, or none, nothing leaves. A claim that may have
 //! been written, or not, is asked for again until it is known.
 
+mod next;
 mod table;
 
 use super::{asked::AskedClaim, snapshot::Snapshot};
+use next::FormerBackup;
+pub(crate) use next::NextBackup;
 pub(crate) use table::Groups;
 
 use crate::{
@@ -99,6 +102,8 @@ pub(crate) struct Group {
     /// The edges among which its target was chosen first, and the groups over which its sessions were spread: as its policy was then.
     placed: (Vec<String>, usize),
     pub(crate) target: Option<Target>,
+    next: Option<NextBackup>,
+    former: Option<FormerBackup>,
     /// As the store had it when it was last known.
     record: Option<Claimed>,
     /// Of a slot's: the identity of the store that has the record, if it is known.
@@ -164,6 +169,8 @@ impl Group {
             alone_at_ns: now_ns.saturating_add(kind.pace.alone_after_ns),
             kind,
             target,
+            next: None,
+            former: None,
             record: None,
             store: None,
             missing_in: None,
@@ -380,6 +387,7 @@ impl Group {
     fn wants_claim(&self, now_ns: u64) -> bool {
         match &self.asked {
             Some(asked) => asked.is_due(now_ns),
+            None if self.waits_for_next() => false,
             None => {
                 self.is_long_empty(now_ns)
                     || self.renews
@@ -443,7 +451,7 @@ impl Group {
         if let Some(target) = self.target.take() {
             self.avoids = Some((target.edge, now_ns.saturating_add(AVOIDED_NS)));
         }
-        (self.switch, self.announced_at) = (None, None);
+        (self.switch, self.announced_at, self.next) = (None, None, None);
         self.ended.clear();
         // A target that no claim names was no backup yet: the wait for one goes on, or is over.
         let was_backup =
@@ -646,7 +654,8 @@ impl Group {
         let empty = self.leaves_ns().filter(|_| self.asked.is_none());
         let late = self.unconfirmed_since_ns().map(|since_ns| since_ns + confirm_ns);
         let avoids = self.avoids.as_ref().map(|(_, until_ns)| *until_ns);
-        let look = self.may_switch().then_some(self.looked_ns.saturating_add(LOOK_NS));
+        let looks = self.may_switch() || self.next.is_some();
+        let look = looks.then_some(self.looked_ns.saturating_add(LOOK_NS));
         [epoch, again, alone, empty, late, avoids, look].into_iter().flatten().min()
     }
 }

@@ -308,13 +308,15 @@ impl Moves {
         (self.under_way, self.waiting.len())
     }
 
-    /// Checks I47 of docs/protocol.md: `moving` has the moves of all sessions.
+    /// Checks I47 of docs/protocol.md: `moving` has all sessions with their moves, and whether they wait for bandwidth without one of their own.
     pub(crate) fn invariants<'a>(
         &self,
-        moving: impl Iterator<Item = (SessionId, &'a Move)>,
+        moving: impl Iterator<Item = (SessionId, Option<&'a Move>, bool)>,
     ) -> Result<(), BrokenInvariant> {
         let (mut under_way, mut waiting, mut limited) = (0, 0, Vec::new());
-        for (id, it) in moving {
+        for (id, it, is_limited) in moving {
+            limited.extend(is_limited.then_some(id));
+            let Some(it) = it else { continue };
             limited.extend(it.is_limited().then_some(id));
             let waits = self.waiting.contains(&id);
             holds!("I47", waits == (it.stage == Stage::Waiting));
@@ -325,7 +327,7 @@ impl Moves {
         holds!("I47", under_way == self.under_way && under_way <= MOVES_MAX);
         holds!("I47", waiting == self.waiting.len());
         holds!("I47", limited.len() == self.copies.count());
-        self.copies.invariants(under_way, |id| limited.contains(&id))
+        self.copies.invariants(|id| limited.contains(&id))
     }
 }
 

@@ -55,6 +55,8 @@ pub(crate) struct Placing {
     backoff_ns: u64,
     /// Whether keepers were searched for since the last generation.
     pub(super) looked: bool,
+    /// Whether the copy for the next backup waits for bandwidth, of a cell whose slot changes its backup with another one.
+    is_limited: bool,
     /// The standby that was reported to control, and its generation.
     listed: Option<(KeeperId, Generation)>,
 }
@@ -99,6 +101,26 @@ impl Placing {
     /// The backup of a session whose outputs wait for one.
     pub(crate) fn backup(&self) -> Option<&Placed> {
         self.placed.iter().find(|placed| placed.is_backup())
+    }
+
+    /// The replica that is to be its next backup.
+    pub(crate) fn next(&self) -> Option<&Placed> {
+        self.placed.iter().find(|placed| placed.is_next)
+    }
+
+    /// The copy for the next backup waits for bandwidth from now on. False if it does already.
+    pub(crate) fn limit_begins(&mut self) -> bool {
+        !core::mem::replace(&mut self.is_limited, true)
+    }
+
+    /// It does not wait. Returns whether it did.
+    pub(crate) fn limit_ends(&mut self) -> bool {
+        core::mem::take(&mut self.is_limited)
+    }
+
+    /// Whether it waits.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.is_limited
     }
 
     /// Whether that has everything.

@@ -1,7 +1,7 @@
 //! Sessions that change their group while they run: their backup moves, or policies divide a group. Nothing is lost or repeated, and at
 //! each moment an edge may die.
 
-use super::{FORMS, heard, is_one_history};
+use super::{heard, is_one_history};
 use crate::cells::world::{LONG_MS, World};
 use marram_shard::api::ReplicationPolicy;
 
@@ -87,14 +87,6 @@ fn a_backup_that_cannot_move_says_why() {
         world.runs(10);
         assert!(world.moves.len() == 1 && world.moves[0].contains(why), "{edge}: {:?}", world.moves);
     }
-    let mut world = World::new(3, FORMS[0]);
-    world.joins(0);
-    world.runs(LONG_MS);
-    let at = world.runs_at()[0];
-    let other = (0..3).map(|edge| format!("e{edge}")).find(|it| Some(it) != world.backup_at(at).as_ref());
-    world.moves_backup(at, &other.expect("there are three"));
-    world.runs(10);
-    assert!(world.moves[0].contains("shared cell"), "{:?}", world.moves);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Shared cells that have a backup, on edges of one domain: one cell for all clients, wherever they ask, which outlives its edge.
 
 mod ahead;
+mod backups;
 mod changes;
 mod connections;
 mod key_moves;

@@ -86,21 +86,6 @@ fn an_operator_moves_a_cell_to_its_backup_and_back() {
 }
 
 #[test]
-fn a_cell_moves_only_to_its_backup() {
-    let (mut world, [at, backup, third], clients) = running(BackupForm::Log);
-    world.moves(at, &format!("e{third}"));
-    world.moves(at, &format!("e{at}"));
-    world.runs(SOON_MS);
-    let only = format!("only to its backup, which is `e{backup}`");
-    assert!(world.moves[0].contains(&only), "{:?}", world.moves);
-    assert!(world.moves[1].contains("already"), "{:?}", world.moves);
-    assert_eq!(world.runs_at(), [at]);
-    world.says(clients[0], "on");
-    world.runs(SOON_MS);
-    assert!(heard(&world, clients[2], "on"));
-}
-
-#[test]
 fn a_cell_stays_while_the_coordinator_does_not_answer() {
     for form in FORMS {
         let (mut world, [at, backup, _], clients) = running(form);

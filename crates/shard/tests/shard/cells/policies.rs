@@ -72,7 +72,7 @@ fn another_interval_holds_at_once_and_nothing_is_lost_or_repeated() {
 
 #[test]
 fn no_change_of_policies_lets_outputs_go_before_the_backup_has_them() {
-    let lists = [vec![], vec![policy("a", 0)], vec![policy("a", 1)], vec![with_targets("c", &["e2"])]];
+    let lists = [vec![], vec![policy("a", 0)], vec![policy("a", 1)], vec![with_targets("c", &["nowhere"])]];
     for list in lists {
         let mut world = World::with_policies(3, FORMS[0], &[policy("a", 0)]);
         let client = world.joins(0);
@@ -95,23 +95,23 @@ fn no_change_of_policies_lets_outputs_go_before_the_backup_has_them() {
 }
 
 #[test]
-fn a_group_keeps_its_backup_and_gets_the_next_one_as_the_new_policy_says() {
+fn a_cell_gets_the_backup_that_the_new_policy_names_and_the_next_one_of_its_list() {
     let mut world = World::with_policies(4, FORMS[0], &[with_targets("near", &["e0", "e1"])]);
     let client = world.joins(0);
     world.runs(LONG_MS);
     assert_eq!((world.runs_at(), world.backup_at(0)), (vec![0], Some("e1".into())));
-    world.sets_policies(0, &[with_targets("near", &["e2"])]);
-    world.runs(LONG_MS);
-    assert_eq!(world.backup_at(0), Some("e1".into()));
-    assert!(world.replication_at(0)[0].former);
     // The same backup by another list is nothing former.
     world.sets_policies(0, &[with_targets("near", &["e1", "e3"])]);
     assert!(!world.replication_at(0)[0].former);
-    world.sets_policies(0, &[with_targets("near", &["e2"])]);
-    world.kills(1);
+    world.sets_policies(0, &[with_targets("near", &["e2", "e3"])]);
+    assert!(world.replication_at(0)[0].former);
+    world.runs(LONG_MS);
+    assert_eq!(world.backup_at(0), Some("e2".into()));
+    assert!(!world.replication_at(0)[0].former);
+    world.kills(2);
     world.says(client, "after");
     world.runs(LONG_MS);
-    assert_eq!((world.runs_at(), world.backup_at(0)), (vec![0], Some("e2".into())));
+    assert_eq!((world.runs_at(), world.backup_at(0)), (vec![0], Some("e3".into())));
     assert!(!world.replication_at(0)[0].former);
     assert!(heard(&world, client, "after"));
     is_one_history(&world, &[client]);

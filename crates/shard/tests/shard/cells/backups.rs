@@ -1,0 +1,246 @@
+//! The backup of shared cells moves while they run, and cells move to an edge that is not their backup. At each moment an edge may die or
+//! sleep, and the coordinator be away.
+
+use super::{
+    FORMS, heard, is_one_history,
+    moves::{SOON_MS, number},
+    world::{LONG_MS, World},
+};
+use marram_session::owner::BackupForm;
+use marram_shard::api::{ReplicationPolicy, ToShard};
+use std::collections::BTreeSet;
+
+const KEYS: [&str; 2] = ["a", "b"];
+
+/// Three edges with one slot and a cell for each of [`KEYS`], each with two clients: where they run, their backup, the third edge, and the
+/// clients.
+fn running(form: BackupForm) -> (World, [usize; 3], Vec<Vec<usize>>) {
+    let mut world = World::with_keys(3, form, 1);
+    let clients: Vec<Vec<usize>> =
+        KEYS.map(|key| vec![world.joins_cell(0, key), world.joins_cell(2, key)]).into();
+    world.runs(1_500);
+    let at = world.runs_at()[0];
+    let backup = number(&world.backup_at(at).expect("it has a backup"));
+    (world, [at, backup, 3 - at - backup], clients)
+}
+
+fn say(world: &mut World, clients: &[Vec<usize>], text: &str) {
+    clients.iter().for_each(|of_key| world.says(of_key[0], text));
+}
+
+fn all_hear(world: &World, clients: &[Vec<usize>], texts: &[&str], what: &str) {
+    for of_key in clients {
+        for (client, text) in of_key.iter().flat_map(|client| texts.iter().map(move |text| (client, text))) {
+            assert!(heard(world, *client, text), "{what}: {client}: {text}: {:?}", world.notes);
+        }
+        of_key.iter().for_each(|client| assert_eq!(world.ended(*client), None, "{what}: {client}"));
+        is_one_history(world, of_key);
+    }
+}
+
+#[test]
+fn the_backup_of_a_slot_moves_and_goes_on_when_the_primary_dies() {
+    for form in FORMS {
+        let (mut world, [at, _, third], clients) = running(form);
+        say(&mut world, &clients, "before");
+        world.moves_backup(at, &format!("e{third}"));
+        say(&mut world, &clients, "meanwhile");
+        world.runs(100);
+        assert_eq!(world.moves, [""], "{form:?}");
+        assert_eq!((world.runs_at(), world.backup_at(at)), (vec![at], Some(format!("e{third}"))));
+        say(&mut world, &clients, "after");
+        world.runs(SOON_MS);
+        all_hear(&world, &clients, &["before", "meanwhile", "after"], &format!("{form:?}"));
+        world.kills(at);
+        say(&mut world, &clients, "later");
+        world.runs(LONG_MS);
+        assert_eq!(world.runs_at(), [third], "{form:?}");
+        all_hear(&world, &clients, &["before", "meanwhile", "after", "later"], &format!("{form:?}"));
+        assert_eq!((world.store.slots.len(), world.store.groups.len()), (1, 1));
+    }
+}
+
+#[test]
+fn cells_move_to_an_edge_that_is_not_their_backup() {
+    for form in FORMS {
+        let (mut world, [mut at, _, mut third], clients) = running(form);
+        for turn in 0..4 {
+            let text = format!("turn {turn}");
+            world.moves(at, &format!("e{third}"));
+            say(&mut world, &clients, &text);
+            world.runs(100);
+            let what = format!("{form:?}, turn {turn}");
+            assert_eq!(world.runs_at(), [third], "{what}: {:?}", world.notes);
+            assert_eq!(world.cells_at(third), KEYS.map(|key| (key.to_string(), 2)), "{what}");
+            all_hear(&world, &clients, &[&text], &what);
+            world.runs(LONG_MS);
+            at = third;
+            third = 3 - at - number(&world.backup_at(at).expect("it has a backup"));
+        }
+        assert_eq!(world.moves, [""; 4]);
+    }
+}
+
+#[test]
+fn clients_that_come_while_the_backup_moves_find_their_cell() {
+    for form in FORMS {
+        for steps in (0..60).step_by(3) {
+            let (mut world, [at, _, third], mut clients) = running(form);
+            world.moves_backup(at, &format!("e{third}"));
+            world.steps(steps);
+            // A cell that runs, and one that begins now.
+            clients[0].push(world.comes_for(third, KEYS[0]));
+            clients.push(vec![world.comes_for(third, "new"), world.comes_for(at, "new")]);
+            world.runs(100);
+            let what = format!("{form:?} after {steps} steps");
+            assert_eq!(world.moves, [""], "{what}: {:?}", world.notes);
+            say(&mut world, &clients, "here");
+            world.runs(SOON_MS);
+            all_hear(&world, &clients, &["here"], &what);
+            world.kills(at);
+            say(&mut world, &clients, "later");
+            world.runs(LONG_MS);
+            assert_eq!(world.runs_at(), [third], "{what}");
+            all_hear(&world, &clients, &["here", "later"], &what);
+        }
+    }
+}
+
+/// What happens in the middle.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Fault {
+    Dies(usize),
+    Sleeps(usize),
+    Stops(usize),
+    StoreAway,
+    /// The coordinator goes away, and then the primary dies.
+    StoreAwayAndDies,
+}
+
+impl Fault {
+    /// The step before which it happens first: others of one kind happen at other steps.
+    fn first(self) -> usize {
+        match self {
+            Self::Dies(role) => role,
+            Self::Sleeps(role) | Self::Stops(role) => 3 + role,
+            Self::StoreAway | Self::StoreAwayAndDies => 6,
+        }
+    }
+}
+
+/// The primary, the present backup, and the next one.
+const ROLES: [usize; 3] = [0, 1, 2];
+
+/// Disturbs a move after each so many events until it is over. Returns the edges that went on: the primary, its backup, the next one.
+fn disturbed(form: BackupForm, fault: Fault, moves_cell: bool) -> BTreeSet<usize> {
+    const STRIDE: usize = 7;
+    let mut went_on = BTreeSet::new();
+    for steps in (fault.first()..).step_by(STRIDE) {
+        let (mut world, edges, clients) = running(form);
+        let to = format!("e{}", edges[2]);
+        let what = format!("{fault:?} after {steps} steps, {form:?}, moves the cell: {moves_cell}");
+        say(&mut world, &clients, "before");
+        if moves_cell {
+            world.moves(edges[0], &to)
+        } else {
+            world.moves_backup(edges[0], &to)
+        }
+        say(&mut world, &clients, "during");
+        world.steps(steps);
+        let is_over = !world.moves.is_empty();
+        match fault {
+            Fault::Dies(role) => world.kills(edges[role]),
+            Fault::Sleeps(role) => world.freezes(edges[role]),
+            Fault::Stops(role) => world.control(edges[role], ToShard::Drain),
+            Fault::StoreAway | Fault::StoreAwayAndDies => world.store.away = true,
+        }
+        say(&mut world, &clients, "then");
+        if fault == Fault::StoreAwayAndDies {
+            world.runs(100);
+            world.kills(edges[0]);
+        }
+        world.runs(LONG_MS);
+        world.store.away = false;
+        edges.iter().for_each(|edge| world.thaws(*edge));
+        say(&mut world, &clients, "after");
+        world.runs(2 * LONG_MS);
+        let has_taken = world.notes.iter().any(|note| note.contains("has claimed the session's group"));
+        if fault == Fault::Dies(2) && has_taken {
+            // It died as the cell's only edge, as any that has just taken cells over may.
+            return went_on;
+        }
+        assert_eq!(world.runs_at().len(), 1, "{what}: {:?}", world.notes);
+        if !matches!(fault, Fault::Dies(0) | Fault::Stops(0) | Fault::StoreAwayAndDies) {
+            assert_eq!(world.moves.len(), 1, "{what}: the operator is told how it ended: {:?}", world.moves);
+        }
+        all_hear(&world, &clients, &["before", "during", "then", "after"], &what);
+        assert_eq!((world.store.slots.len(), world.store.groups.len()), (1, 1), "{what}");
+        went_on.extend(edges.iter().position(|edge| world.runs_at() == [*edge]));
+        if is_over {
+            return went_on;
+        }
+        assert!(steps < 1_000, "{what}: it does not end");
+    }
+    went_on
+}
+
+#[test]
+fn a_change_that_is_disturbed_at_any_step_leaves_one_history() {
+    for form in [BackupForm::Log, BackupForm::Pages] {
+        for role in ROLES {
+            let went_on = disturbed(form, Fault::Dies(role), false);
+            assert_eq!(went_on, if role == 0 { [1, 2].into() } else { [0].into() }, "{form:?}");
+            disturbed(form, Fault::Sleeps(role), false);
+        }
+        disturbed(form, Fault::StoreAway, false);
+        disturbed(form, Fault::StoreAwayAndDies, false);
+    }
+    ROLES.into_iter().for_each(|role| drop(disturbed(BackupForm::Log, Fault::Stops(role), false)));
+}
+
+#[test]
+fn a_move_past_the_backup_that_is_disturbed_at_any_step_leaves_one_history() {
+    for form in [BackupForm::Log, BackupForm::Pages] {
+        for role in ROLES {
+            disturbed(form, Fault::Dies(role), true);
+            disturbed(form, Fault::Sleeps(role), true);
+        }
+        disturbed(form, Fault::StoreAway, true);
+    }
+}
+
+#[test]
+fn a_cell_that_cannot_change_says_why() {
+    let (mut world, [at, backup, third], _) = running(BackupForm::Log);
+    for (edge, why) in [(at, "its own backup"), (backup, "backup already"), (7, "not connected")] {
+        world.moves.clear();
+        world.moves_backup(at, &format!("e{edge}"));
+        world.runs(SOON_MS);
+        assert!(world.moves.len() == 1 && world.moves[0].contains(why), "{edge}: {:?}", world.moves);
+    }
+    world.moves.clear();
+    world.store.away = true;
+    world.moves_backup(at, &format!("e{third}"));
+    world.runs(100);
+    assert!(world.moves[0].contains("the coordinator does not answer"), "{:?}", world.moves);
+}
+
+#[test]
+fn a_slot_whose_policy_names_another_edge_moves_its_backup_there() {
+    let policy = |edge: usize| ReplicationPolicy {
+        name: "near".into(),
+        targets: vec![format!("e{edge}")],
+        ..ReplicationPolicy::default()
+    };
+    let (mut world, [at, backup, third], clients) = running(BackupForm::Log);
+    for to in [third, backup] {
+        (0..3).for_each(|edge| world.sets_policies(edge, &[policy(to)]));
+        world.runs(LONG_MS);
+        assert_eq!(world.backup_at(at), Some(format!("e{to}")), "{:?}", world.notes);
+    }
+    world.kills(at);
+    say(&mut world, &clients, "later");
+    world.runs(LONG_MS);
+    assert_eq!(world.runs_at(), [backup]);
+    all_hear(&world, &clients, &["later"], "policies");
+}
