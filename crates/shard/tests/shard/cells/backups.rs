@@ -133,7 +133,7 @@ const ROLES: [usize; 3] = [0, 1, 2];
 
 /// Disturbs a move after each so many events until it is over. Returns the edges that went on: the primary, its backup, the next one.
 fn disturbed(form: BackupForm, fault: Fault, moves_cell: bool) -> BTreeSet<usize> {
-    const STRIDE: usize = 7;
+    const STRIDE: usize = 13;
     let mut went_on = BTreeSet::new();
     for steps in (fault.first()..).step_by(STRIDE) {
         let (mut world, edges, clients) = running(form);
