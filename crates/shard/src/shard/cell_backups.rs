@@ -32,7 +32,9 @@ impl Shard {
             return Err(format!("the cell runs on `{}`, which cannot be its own backup", to.edge));
         }
         if self.drain.has_begun() {
-            return Err("the edge is shutting down: its cells go to their backups".into());
+            return Err(
+                "the edge is shutting down: a shared cell goes to its backup, and nowhere else".into()
+            );
         }
         let name = self.groups.of_session(id);
         let Some((name, group)) = name.and_then(|name| Some((name, self.groups.get(name)?))) else {

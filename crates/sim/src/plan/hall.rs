@@ -71,6 +71,7 @@ pub(super) fn prepare(plan: &mut Plan) {
     plan.apps.push(app);
     divide(plan);
     move_it(plan);
+    move_its_backup(plan);
     lose_copies(plan, skips);
     (plan.poison, plan.recorder, plan.datagrams) = (None, None, [false; 2]);
     plan.hall_connects = connects(plan.seed);
@@ -139,6 +140,49 @@ fn move_it(plan: &mut Plan) {
         let when = On { moment: Moment::HandedOver, skip: random.below(2), delay_ns };
         plan.moves.push(Fault { when, kind: disturbance(random, plan.agents()) });
     }
+}
+
+/// In most halls that have a third edge, an operator moves the backup, too, and in most of these something happens as soon as the next
+/// one is told of the cells' group, or is about to be named.
+fn move_its_backup(plan: &mut Plan) {
+    let mut random = Random::new(plan.seed, 250);
+    let random = &mut random;
+    if plan.shards.len() < 3 || !random.percent(85) {
+        return;
+    }
+    let kind = |random: &mut Random| FaultKind::Move {
+        place: FaultTarget::Owner,
+        by: random.between(1, 2),
+        cancel_ns: random.percent(10).then(|| random.magnitude(10 * US, 10 * MS)),
+        replaces: random.percent(20),
+        backup: true,
+    };
+    // A cell that has just moved has no backup.
+    if random.percent(75) {
+        plan.moves.clear();
+    }
+    for _ in 0..random.between(2, 6) {
+        let delay_ns = random.magnitude(100 * US, 2 * S);
+        let when = On { moment: Moment::Message, skip: random.below(40), delay_ns };
+        plan.moves.push(Fault { when, kind: kind(random) });
+    }
+    if !random.percent(80) {
+        return;
+    }
+    let moment =
+        random.pick(&[Moment::NextGroup, Moment::NextGroup, Moment::NextBackup, Moment::BackupMoved]);
+    let delay_ns = if random.percent(40) { 0 } else { random.magnitude(US, 10 * MS) };
+    let when = On { moment, skip: random.below(3), delay_ns };
+    let kind = match disturbance(random, plan.agents()) {
+        FaultKind::CrashEdge { for_ns, loud, place: FaultTarget::Standby } if random.percent(50) => {
+            FaultKind::CrashEdge { for_ns, loud, place: FaultTarget::MoveTarget }
+        }
+        FaultKind::FreezeEdge { for_ns, place: FaultTarget::Standby } if random.percent(50) => {
+            FaultKind::FreezeEdge { for_ns, place: FaultTarget::MoveTarget }
+        }
+        other => other,
+    };
+    plan.moves.push(Fault { when, kind });
 }
 
 /// What happens at a hand-over, mostly for longer than a backup has to take the cell.

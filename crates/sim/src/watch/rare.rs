@@ -276,7 +276,9 @@ pub enum Rare {
     PolicyChanged,
     /// A running session had another backup.
     BackupMoved,
-    /// It was to have one, and kept the one that it had, or lost it meanwhile.
+    /// A slot had another backup while its cells ran.
+    SlotBackupMoved,
+    /// A session, or a slot, was to have one, and kept the one that it had, or lost it meanwhile.
     BackupNotMoved,
     /// Sessions moved to an edge that had joined.
     Rebalanced,
@@ -293,7 +295,7 @@ pub enum Rare {
 impl Rare {
     /// All rare states, in order. A state that is missing here has no place in `Counts`, and
     /// counting it would panic.
-    pub const ALL: [Self; 140] = [
+    pub const ALL: [Self; 141] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -428,6 +430,7 @@ impl Rare {
         Self::NumberReused,
         Self::PolicyChanged,
         Self::BackupMoved,
+        Self::SlotBackupMoved,
         Self::BackupNotMoved,
         Self::Rebalanced,
         Self::EndWasAhead,

@@ -142,6 +142,7 @@ impl World {
         let is_moved = over.why.is_empty();
         if over.backup {
             self.watch.count_if(Rare::BackupMoved, is_moved);
+            self.watch.count_if(Rare::SlotBackupMoved, is_moved && self.plan.has_hall());
             if is_moved && let Some(position) = self.watch.owner_of(over.session) {
                 self.watch.see(Moment::BackupMoved, Some(position));
             }
