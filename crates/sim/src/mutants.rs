@@ -21,7 +21,7 @@ mod switch;
 mod tests;
 mod workshop;
 
-use crate::run;
+use crate::{plan::HALLS_FROM, run};
 use named::{Mutation, Named};
 use std::{
     fs, io,
@@ -47,6 +47,8 @@ const FRESH_FROM: u64 = 7_000_000;
 const ROUND_MIN: u64 = 250;
 /// Seeds of a later round at most.
 const ROUND_MAX: u64 = 2_000;
+/// For so many fresh seeds there is one more with a hall: of the others few have one.
+const ONE_HALL_IN: u64 = 5;
 /// Most processes at a time. Each has as many threads as there are cores, so more gain nothing.
 const PROCESSES_MAX: usize = 4;
 /// Seeds that must run without a mutation exactly as in this program, from 0 on. A switch that is
@@ -132,7 +134,8 @@ fn try_all(workshop: &Workshop, chosen: &[&Mutation]) -> io::Result<usize> {
         }
         // The last round of one that is not slow goes a little further.
         let count = round.min(FRESH_FROM + FRESH_SEEDS_SLOW - next);
-        let reached = workshop.reached(next, count)?;
+        let mut reached = workshop.reached(next, count)?;
+        reached.extend(workshop.reached(HALLS_FROM + next, count / ONE_HALL_IN)?);
         let verdicts = on_all_cores(&left, |mutation| {
             let seeds = that_reach(mutation, &reached);
             if seeds.is_empty() {

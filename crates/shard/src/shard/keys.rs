@@ -138,7 +138,9 @@ impl Shard {
 
     /// Ends the cells of a group that are over, except for its last one.
     pub(super) fn end_unused_cells(&mut self, now: Now, name: GroupId, out: &mut Vec<ShardOutput>) {
-        if !self.groups.get(name).is_some_and(Group::may_end_one) {
+        // Its backup may go on with those that were handed over.
+        let is_handed_over = self.handed_over_to(name).is_some();
+        if is_handed_over || !self.groups.get(name).is_some_and(Group::may_end_one) {
             return;
         }
         while let Some(cell) = self.groups.get_mut(name).and_then(Group::next_over) {
