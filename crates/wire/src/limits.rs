@@ -97,8 +97,10 @@ pub const EDGES_LEARNED_MAX: usize = 64;
 pub const EDGE_FORGET_NS: u64 = 600_000_000_000;
 /// Most servers that a shared cell can be connected to, or connect to, at a time.
 pub const CONNECTIONS_MAX: usize = 64;
-/// How long a shared cell waits for a server to which it connects, in nanoseconds.
+/// How long a shared cell waits for a server to which it connects, in nanoseconds. Time in which its owner may not ask does not count.
 pub const CONNECT_NS: u64 = 10_000_000_000;
+/// How long a shared cell waits for an agent that it asks for its server's end, in nanoseconds. Then it asks another one.
+pub const CONNECT_ANSWER_NS: u64 = 2_000_000_000;
 /// Most timers that a cell can have set.
 pub const TIMERS_MAX: usize = 1024;
 /// Most tasks of a cell that can be in the queue or wait for a lock.

@@ -275,7 +275,8 @@ impl Context {
         self.host.unlock(id);
     }
 
-    /// Closes a port: nothing more will be sent to this peer. Earlier messages still arrive. A second call has no effect.
+    /// Closes a port: nothing more will be sent to this peer. Earlier messages still arrive. A second call has no effect. A connection
+    /// that is not open yet is cancelled: [`Cell::closed`](crate::Cell::closed) is called with its port.
     pub fn close(&mut self, port: Port) {
         self.host.close(port);
     }

@@ -102,12 +102,13 @@ fn close(mut caller: Caller<'_, Hosts>, port: u32) -> Result<()> {
     let host = hosts.running();
     host.only_when_running("close")?;
     match host.ports.close(Port(port)) {
-        PortState::Open => {
+        // The server is not to be reached any more.
+        PortState::Open | PortState::Connecting => {
             make_room(host, "close", 0)?;
             hosts.close(Port(port));
             Ok(())
         }
-        PortState::Closed | PortState::Gone | PortState::Connecting => Ok(()),
+        PortState::Closed | PortState::Gone => Ok(()),
         PortState::Unknown => Err(guest_error(format!("close: port {port} was never opened"))),
     }
 }

@@ -74,7 +74,7 @@ fn connect(nth: u32) -> Result<Vec<CellOutput>, String> {
 fn connections_are_outputs_and_have_numbers_of_their_own() {
     let mut cells = started(&image(&["store"]).unwrap());
     assert_eq!([says(&mut cells, b"c"), says(&mut cells, b"c")], [connect(0), connect(1)]);
-    assert_eq!(says(&mut cells, b"e"), Ok(vec![]), "there is nothing to close yet");
+    assert_eq!(says(&mut cells, b"e"), Ok(vec![CellOutput::Close { port: port(0) }]), "it is cancelled");
     opens(&mut cells, port(0), PortKind::Server);
     let sent = CellOutput::Message { port: port(0), payload: b"s".as_slice().into() };
     assert_eq!(says(&mut cells, b"s"), Ok(vec![sent]));

@@ -187,7 +187,7 @@ impl Ends {
             let server = if state.port.is_connected() { servers.next() } else { None };
             let mut side = EndState::of_client(state.port, client, server.map(|server| server.name));
             side.client.iter_mut().for_each(|client| client.expelled = expelled);
-            side.restore(state);
+            side.restore_client(state);
             side
         });
         self.replace(sides.collect());

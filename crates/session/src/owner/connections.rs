@@ -13,16 +13,18 @@ use super::{
 use crate::trace;
 use alloc::{boxed::Box, format, string::String, vec::Vec};
 use marram_wire::{
-    frame::Code,
-    header::{ConnectedServer, Many},
+    frame::{Code, Reject},
+    header::{ConnectedServer, Many, PortState},
     id::{Generation, HostId, Port, SessionId},
-    limits::{CONNECT_NS, CONNECTIONS_MAX},
+    limits::{CONNECT_ANSWER_NS, CONNECT_NS, CONNECTIONS_MAX},
     log::{Client, Joined},
 };
 
 /// The end of a server that is away is asked again after this time.
 const ASK_AGAIN_NS: u64 = 500_000_000;
 const _: () = assert!(4 * ASK_AGAIN_NS <= CONNECT_NS, "an agent that comes late is asked in time");
+const _: () =
+    assert!(2 * CONNECT_ANSWER_NS <= CONNECT_NS, "behind an agent that is silent another one is asked");
 
 /// The server at a port.
 #[derive(Debug)]
@@ -33,28 +35,78 @@ pub(super) struct Connection {
     pub(super) is_reached: bool,
     /// The end of the log's entry that asked for it. None while that one runs.
     behind: Option<u64>,
-    /// When an agent was asked last, and first.
+    /// The end of the log's entry in which the cell has closed it before it was reached.
+    closed_behind: Option<u64>,
+    /// When an agent was asked last.
     asked_ns: Option<u64>,
-    since_ns: Option<u64>,
-    /// Why an agent did not take it.
-    pub(super) refusal: Option<String>,
+    /// For how long this owner could ask and none has taken it, and up to when that is counted.
+    waited_ns: u64,
+    counted_ns: Option<u64>,
+    /// Why the last agent did not take it, and which one that was since the first of them was asked.
+    refusal: Option<String>,
+    refused_by: Option<HostId>,
+}
+
+/// What an owner does about the server at a port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum ConnectionStep {
+    /// Asks an agent.
+    Ask,
+    /// The agent that was asked does not answer.
+    Unanswered,
+    /// None has taken it for too long.
+    GiveUp,
+    /// The cell has closed it.
+    Cancel,
+}
+
+/// A server of a shared cell, as others see it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CellServer<'a> {
+    /// The server's name.
+    pub name: &'a str,
+    /// The agent of its end, once the log has it.
+    pub agent: Option<HostId>,
+    /// Before that: the last agent that has not taken it. Of the others, those behind it are asked.
+    pub refused_by: Option<HostId>,
 }
 
 impl Connection {
     fn new(name: String, is_reached: bool, behind: Option<u64>) -> Box<Self> {
-        Box::new(Self { name, is_reached, behind, asked_ns: None, since_ns: None, refusal: None })
+        Box::new(Self {
+            name,
+            is_reached,
+            behind,
+            closed_behind: None,
+            asked_ns: None,
+            waited_ns: 0,
+            counted_ns: None,
+            refusal: None,
+            refused_by: None,
+        })
     }
 
     /// Its end goes on with this owner: when it is away again, it is asked at once.
     pub(super) fn linked(&mut self) {
-        (self.asked_ns, self.refusal) = (None, None);
+        (self.asked_ns, self.refusal, self.refused_by) = (None, None, None);
     }
 
-    /// When an agent is to be asked, or when it is too late for that.
-    fn due_ns(&self) -> u64 {
-        let late_ns = self.since_ns.filter(|_| !self.is_reached);
-        let late_ns = late_ns.map_or(u64::MAX, |since_ns| since_ns.saturating_add(CONNECT_NS));
-        self.asked_ns.map_or(0, |asked_ns| asked_ns.saturating_add(ASK_AGAIN_NS)).min(late_ns)
+    /// Time has passed in which this owner could ask, if it `counts`. Time in which it did not look does not count.
+    fn count_wait(&mut self, now_ns: u64, counts: bool) {
+        let since_ns = self.counted_ns.take().filter(|_| counts);
+        self.waited_ns += since_ns.map_or(0, |since_ns| now_ns.saturating_sub(since_ns).min(ASK_AGAIN_NS));
+        self.counted_ns = counts.then_some(now_ns);
+    }
+
+    /// When the time is to be counted that it waits.
+    fn count_due_ns(&self) -> u64 {
+        let left_ns = CONNECT_NS.saturating_sub(self.waited_ns);
+        self.counted_ns.map_or(0, |counted_ns| counted_ns.saturating_add(left_ns.min(ASK_AGAIN_NS)))
+    }
+
+    /// So long after an agent was asked.
+    fn asked_before_ns(&self, ns: u64) -> u64 {
+        self.asked_ns.map_or(0, |asked_ns| asked_ns.saturating_add(ns))
     }
 }
 
@@ -69,6 +121,11 @@ impl EndState {
         self.connection().is_some_and(|connection| !connection.is_reached)
     }
 
+    /// Whether the cell has closed it before it was reached: it is not reached any more.
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.is_connecting() && self.connection().is_some_and(|connection| connection.closed_behind.is_some())
+    }
+
     /// Whether no agent was asked for it before the entry that asked for it was kept elsewhere: the log before this offset is.
     pub(super) fn is_asked_in_time(&self, kept_to: u64) -> bool {
         let Some(connection) = self.connection() else { return true };
@@ -76,11 +133,49 @@ impl EndState {
         !is_asked || connection.behind.is_some_and(|behind| behind <= kept_to)
     }
 
-    /// Whether the end of its server may be asked, if all log before `kept` is kept elsewhere.
-    fn may_connect(&self, kept: u64) -> bool {
-        let is_away = |client: &ClientPort| client.phase == PortPhase::Away && !client.leaves();
-        self.client.as_deref().is_some_and(is_away)
-            && self.connection().and_then(|it| it.behind).is_some_and(|behind| behind <= kept)
+    /// Whether the time counts that its server is not reached: an owner that may ask could reach it, if all log before `kept` is kept
+    /// elsewhere.
+    fn waits_for_agent(&self, kept: u64) -> bool {
+        let waits = |client: &ClientPort| matches!(client.phase, PortPhase::Away | PortPhase::Asked(_));
+        self.is_connecting() && self.is_askable(kept) && self.client.as_deref().is_some_and(waits)
+    }
+
+    fn is_askable(&self, kept: u64) -> bool {
+        let stays = self.client.as_ref().is_some_and(|client| !client.leaves());
+        stays && self.connection().and_then(|it| it.behind).is_some_and(|behind| behind <= kept)
+    }
+
+    /// What an owner is to do here next, and when, if all log before `kept` is kept elsewhere, and it may ask.
+    fn connection_step(&self, kept: u64, may_ask: bool) -> Option<(u64, ConnectionStep)> {
+        let (connection, client) = (self.connection()?, self.client.as_ref()?);
+        if self.is_cancelled() {
+            let is_kept = connection.closed_behind.is_some_and(|behind| behind <= kept);
+            return (is_kept && !client.leaves()).then_some((0, ConnectionStep::Cancel));
+        }
+        if !may_ask || !self.is_askable(kept) {
+            return None;
+        }
+        let late = self.waits_for_agent(kept) && connection.waited_ns >= CONNECT_NS;
+        match client.phase {
+            _ if late => Some((0, ConnectionStep::GiveUp)),
+            PortPhase::Away => Some((connection.asked_before_ns(ASK_AGAIN_NS), ConnectionStep::Ask)),
+            PortPhase::Asked(_) => {
+                Some((connection.asked_before_ns(CONNECT_ANSWER_NS), ConnectionStep::Unanswered))
+            }
+            PortPhase::Entering(_) | PortPhase::Confirming(..) | PortPhase::Linked => None,
+        }
+    }
+
+    /// An entry is complete, which ends here in the log. If the cell has closed the port in it, before an agent has taken the connection,
+    /// none is to take it.
+    fn connection_logged(&mut self, log_end: u64) {
+        if !self.is_connecting() || !self.output_closed {
+            return;
+        }
+        let Some(client) = &mut self.client else { return };
+        client.pending.take_if(|event| event.is_of_promise());
+        let connection = client.connection.as_mut();
+        connection.into_iter().for_each(|it| _ = it.closed_behind.get_or_insert(log_end));
     }
 }
 
@@ -110,6 +205,11 @@ impl Ends {
             let client = side.and_then(|side| side.client.as_mut());
             let connection = client.and_then(|client| client.connection.as_mut());
             connection.into_iter().for_each(|it| it.behind = Some(log_end.unwrap_or(0)));
+        }
+        let is_closed = |side: &&EndState| side.is_connecting() && side.output_closed && !side.is_cancelled();
+        let closed: Vec<Port> = self.connections().iter().filter(is_closed).map(|side| side.port).collect();
+        for port in closed {
+            self.client_at(port).into_iter().for_each(|side| side.connection_logged(log_end.unwrap_or(0)));
         }
     }
 
@@ -149,6 +249,12 @@ impl Ends {
 }
 
 impl EndState {
+    /// As in a checkpoint, which another edge has.
+    pub(super) fn restore_client(&mut self, state: PortState) {
+        self.restore(state);
+        self.connection_logged(0);
+    }
+
     fn of_connection(port: Port, client: Client, connection: Box<Connection>) -> Self {
         let mut side = Self::new(port, client.host);
         let mut client = ClientPort::new(client);
@@ -172,12 +278,13 @@ impl EndState {
 }
 
 impl Owner {
-    /// The server at this port of a shared cell: its name, and the agent of its end once the log has it.
+    /// The server at this port of a shared cell.
     #[must_use]
-    pub fn connection_at(&self, port: Port) -> Option<(&str, Option<HostId>)> {
+    pub fn server_at(&self, port: Port) -> Option<CellServer<'_>> {
         let side = self.ends.at(port)?;
         let connection = side.connection()?;
-        Some((&connection.name, connection.is_reached.then_some(side.host)))
+        let agent = connection.is_reached.then_some(side.host);
+        Some(CellServer { name: &connection.name, agent, refused_by: connection.refused_by })
     }
 
     /// Servers to which a shared cell has connected, or connects.
@@ -194,61 +301,114 @@ impl Owner {
 
     /// An agent for this server may have come: those that wait for it are asked now.
     pub fn ask_servers_again(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
-        self.each_connection(|connection| connection.asked_ns = None);
+        for port in self.server_ports() {
+            let client = self.ends.at(port).and_then(|side| side.client.as_ref());
+            let is_away = client.is_some_and(|client| client.phase == PortPhase::Away);
+            let connection = self.connection_mut(port).filter(|_| is_away);
+            connection.into_iter().for_each(|connection| connection.asked_ns = None);
+        }
         self.ask_servers(now, out);
     }
 
-    /// Asks the ends of servers that are away and may be asked, and gives up those that were not reached for too long.
-    ///
-    /// An owner that may have been replaced asks none: it would take the end from the next one.
+    /// Asks the ends of servers that are away and may be asked, and gives up those that were not reached for too long, or that the cell has
+    /// closed.
     pub(super) fn ask_servers(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
-        let mut late = Vec::new();
-        for (port, session, count) in self.servers_to_ask() {
+        if self.phase() != OwnerPhase::Running {
+            return;
+        }
+        let may_ask = self.may_ask_servers();
+        for port in self.server_ports() {
+            let Some((side, kept)) = self.server_side(port) else { continue };
+            let counts = may_ask && side.waits_for_agent(kept);
             let Some(connection) = self.connection_mut(port) else { continue };
-            if connection.due_ns() > now.mono_ns {
-                continue;
+            connection.count_wait(now.mono_ns, counts);
+            let step = self.server_side(port).and_then(|(side, kept)| side.connection_step(kept, may_ask));
+            if let Some((_, step)) = step.filter(|(due_ns, _)| *due_ns <= now.mono_ns) {
+                self.take_step(now, port, step, out);
             }
-            let since_ns = *connection.since_ns.get_or_insert(now.mono_ns);
-            if !connection.is_reached && since_ns.saturating_add(CONNECT_NS) <= now.mono_ns {
-                late.push(port);
-                continue;
-            }
-            connection.asked_ns = Some(now.mono_ns);
-            out.push(OwnerEffect::AskPort(session, count));
-        }
-        for port in late {
-            let refusal = self.connection_mut(port).and_then(|connection| connection.refusal.take());
-            let why = refusal.unwrap_or_else(|| "no agent that reaches it is connected to this edge".into());
-            self.connection_over(
-                port,
-                &format!("it was not reached in {} s: {why}", CONNECT_NS / 1_000_000_000),
-                out,
-            );
-            self.end_client(now, port, (Code::Lost, "the cell does not wait for the server any longer"), out);
         }
     }
 
-    /// The ports of servers whose ends may be asked, with their sessions and the counts of the generations that they were asked for.
-    fn servers_to_ask(&self) -> Vec<(Port, SessionId, u64)> {
-        let may = self.phase() == OwnerPhase::Running && !self.holds_outputs() && !self.is_handed_over();
-        let Some(list) = self.ends.ports.as_ref().filter(|_| may) else { return Vec::new() };
-        // One that leaves with the entry that runs is not asked any more.
-        let may = |side: &&EndState| side.may_connect(list.kept) && list.leaving != Some(side.port);
-        let may_ask = self.ends.connections().iter().filter(may);
-        let asked = |side: &EndState| {
-            let client = side.client.as_ref()?;
-            Some((side.port, client.client.session, client.asked.count))
-        };
-        may_ask.filter_map(asked).collect()
+    fn take_step(&mut self, now: Now, port: Port, step: ConnectionStep, out: &mut Vec<OwnerEffect>) {
+        let Some(connection) = self.connection_mut(port) else { return };
+        match step {
+            ConnectionStep::Ask => {
+                connection.refused_by = None;
+                self.ask_server(now, port, out);
+            }
+            // Its end has said hello.
+            ConnectionStep::Unanswered if connection.asked_ns.is_none() => {
+                connection.asked_ns = Some(now.mono_ns)
+            }
+            ConnectionStep::Unanswered => {
+                let reason = format!("its agent did not answer in {} s", CONNECT_ANSWER_NS / 1_000_000_000);
+                self.leave_agent(port, &reason, out);
+                self.connection_refused(now, port, &reason, out);
+            }
+            ConnectionStep::GiveUp => {
+                let why = connection.refusal.take();
+                let why = why.unwrap_or_else(|| "no agent that reaches it is connected to this edge".into());
+                let over = format!("it was not reached in {} s: {why}", CONNECT_NS / 1_000_000_000);
+                self.connection_over(port, &over, out);
+                let told = (Code::Lost, "the cell does not wait for the server any longer");
+                self.end_client(now, port, told, out);
+            }
+            ConnectionStep::Cancel => {
+                self.end_client(
+                    now,
+                    port,
+                    (Code::Finished, "the cell has closed it before it was open"),
+                    out,
+                );
+            }
+        }
     }
 
-    /// When a server's end is to be asked next, in monotonic nanoseconds.
+    /// An owner that may have been replaced asks none: it would take the end from the next one.
+    pub(super) fn may_ask_servers(&self) -> bool {
+        self.phase() == OwnerPhase::Running && !self.holds_outputs() && !self.is_handed_over()
+    }
+
+    fn server_ports(&self) -> Vec<Port> {
+        self.ends.connections().iter().map(|side| side.port).collect()
+    }
+
+    /// The server's side at this port, and up to where the log is kept elsewhere. None if it leaves with the entry that runs.
+    fn server_side(&self, port: Port) -> Option<(&EndState, u64)> {
+        let list = self.ends.ports.as_ref().filter(|list| list.leaving != Some(port))?;
+        Some((self.ends.at(port)?, list.kept))
+    }
+
+    /// An agent is asked for the connection at this port, if one serves the server that is not passed over.
+    fn ask_server(&mut self, now: Now, port: Port, out: &mut Vec<OwnerEffect>) {
+        self.connection_mut(port).into_iter().for_each(|connection| connection.asked_ns = Some(now.mono_ns));
+        let client = self.ends.at(port).and_then(|side| side.client.as_ref());
+        out.extend(client.map(|client| OwnerEffect::AskPort(client.client.session, client.asked.count)));
+    }
+
+    /// The agent that was asked is not waited for: what it answers now finds no channel.
+    fn leave_agent(&mut self, port: Port, reason: &str, out: &mut Vec<OwnerEffect>) {
+        let client = self.ends.at(port).and_then(|side| side.client.as_ref());
+        if let Some(channel) = client.and_then(|client| client.channel(None)) {
+            let reject = Reject { channel, code: Code::Waiting, reason: reason.into() };
+            out.push(OwnerEffect::Send(port, reject.into()));
+        }
+    }
+
+    /// When a server's end is to be asked next, or given up, in monotonic nanoseconds.
     pub(super) fn servers_due_ns(&self) -> Option<u64> {
-        if self.ends.connections().is_empty() {
+        let connections = self.ends.connections();
+        if connections.is_empty() || self.phase() != OwnerPhase::Running {
             return None;
         }
-        let ports = self.servers_to_ask().into_iter();
-        ports.filter_map(|(port, ..)| Some(self.ends.at(port)?.connection()?.due_ns())).min()
+        let (may_ask, list) = (self.may_ask_servers(), self.ends.ports.as_ref()?);
+        let due = connections.iter().filter(|side| list.leaving != Some(side.port)).filter_map(|side| {
+            let (step_ns, step) = side.connection_step(list.kept, may_ask)?;
+            let waits = step != ConnectionStep::Cancel && side.waits_for_agent(list.kept);
+            let count_ns = side.connection().filter(|_| waits).map_or(u64::MAX, Connection::count_due_ns);
+            Some(step_ns.min(count_ns))
+        });
+        due.min()
     }
 
     fn connection_mut(&mut self, port: Port) -> Option<&mut Connection> {
@@ -256,17 +416,26 @@ impl Owner {
         self.ends.quietly(index).client.as_mut()?.connection.as_deref_mut()
     }
 
-    fn each_connection(&mut self, does: impl Fn(&mut Connection)) {
-        let ports: Vec<Port> = self.ends.connections().iter().map(|side| side.port).collect();
-        for port in ports {
-            self.connection_mut(port).into_iter().for_each(&does);
-        }
-    }
-
-    /// An agent does not take a connection now, for this reason.
-    pub(super) fn connection_refused(&mut self, port: Port, reason: &str) {
-        if let Some(connection) = self.connection_mut(port) {
-            connection.refusal = Some(reason.into());
+    /// The agent that was asked for the end at this port does not take it now, for this reason. Before the log says which agent has the end
+    /// of a server, the next one is asked.
+    pub(super) fn connection_refused(
+        &mut self,
+        now: Now,
+        port: Port,
+        reason: &str,
+        out: &mut Vec<OwnerEffect>,
+    ) {
+        self.port_away(port, reason);
+        let Some(side) = self.ends.at(port) else { return };
+        let (host, is_connecting) = (side.host, side.is_connecting() && !side.is_cancelled());
+        let is_askable = self.server_side(port).is_some_and(|(side, kept)| side.is_askable(kept));
+        let Some(connection) = self.connection_mut(port) else { return };
+        connection.refusal = Some(reason.into());
+        if is_connecting {
+            connection.refused_by = Some(host);
+            if is_askable && self.may_ask_servers() {
+                self.ask_server(now, port, out);
+            }
         }
     }
 

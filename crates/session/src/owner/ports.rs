@@ -109,7 +109,8 @@ impl Owner {
         let client = side.client.as_mut()?;
         (client.asked, client.phase) = (attempt.generation, PortPhase::Asked(attempt.channel));
         client.finishes = false;
-        client.away_since_ns = None;
+        // A server's end is away until it has promised.
+        client.away_since_ns.take_if(|_| client.connection.is_none());
         client.pending.take_if(|event| !matches!(event, PortEvent::Left { .. }));
         let generation = client.client.generation;
         let live = Some(Live { generation, took, produced, log_end });
@@ -157,15 +158,14 @@ impl Owner {
                 Ok(())
             }
             Frame::Superseded(superseded) => {
-                self.port_superseded(port, superseded.promised, out);
+                self.port_superseded(now, port, superseded.promised, out);
                 Ok(())
             }
             Frame::Finished(_) if self.finishes_at(port) => {
                 return self.end_client(now, port, (Code::Finished, "both sides are done"), out);
             }
             Frame::Ended(ended) if ended.code.is_retryable() => {
-                self.connection_refused(port, &ended.reason);
-                self.port_away(port, "its end goes elsewhere");
+                self.connection_refused(now, port, &ended.reason, out);
                 Ok(())
             }
             Frame::Ended(ended) => {
@@ -259,13 +259,14 @@ impl Owner {
         }
         // The entry with which it joins may be running.
         let is_open = self.ends.at(port).is_some_and(|side| !side.is_connecting());
+        let is_cancelled = self.ends.at(port).is_some_and(EndState::is_cancelled);
         let Some(client) = self.ends.client_at(port).and_then(|side| side.client.as_mut()) else {
             return Ok(());
         };
         let PortPhase::Asked(channel) = client.phase else { return Ok(()) };
         client.phase = PortPhase::Entering(channel);
         let generation = client.asked;
-        if client.leaves() {
+        if client.leaves() || is_cancelled {
             // It leaves all the same.
         } else if !is_open {
             let joined = Client { generation, host, ..client.client.clone() };
@@ -442,7 +443,8 @@ impl Owner {
         let Some(side) = self.ends.client_at(port) else { return };
         side.channel = None;
         let Some(client) = side.client.as_mut() else { return };
-        (client.phase, client.away_since_ns) = (PortPhase::Away, None);
+        let phase = core::mem::replace(&mut client.phase, PortPhase::Away);
+        client.away_since_ns.take_if(|_| client.connection.is_none() || phase == PortPhase::Linked);
         if !is_open {
             // Its end asks again, as for a new session.
             return self.ends.forget_entering(port);
@@ -451,7 +453,7 @@ impl Owner {
     }
 
     /// A client's end has promised another generation. If the group's claim lets this owner go on, it may ask again.
-    fn port_superseded(&mut self, port: Port, promised: Generation, out: &mut Vec<OwnerEffect>) {
+    fn port_superseded(&mut self, now: Now, port: Port, promised: Generation, out: &mut Vec<OwnerEffect>) {
         let client = self.ends.client_at(port).and_then(|side| side.client.as_ref());
         let Some((session, asked)) = client.map(|client| (client.client.session, client.asked)) else {
             return;
@@ -462,6 +464,9 @@ impl Owner {
             client.again += 1;
             client.again > AGAIN_MAX
         });
+        if is_tired && self.ends.at(port).is_some_and(EndState::is_connecting) {
+            return self.connection_refused(now, port, "its agent goes on with another edge", out);
+        }
         // Two owners that each believe in their claim would ask in turn for ever; an end asks by itself after a random wait. One that has
         // handed the cell over waits for the claim.
         if promised > asked && !is_tired && !self.holds_outputs() && !self.is_handed_over() {
@@ -478,8 +483,10 @@ impl Owner {
         let is_due = |since_ns: u64| since_ns.saturating_add(linger_ns) <= now.mono_ns;
         let away = self.ends.queues().away.iter();
         let due: Vec<_> = away.take_while(|(since_ns, _)| since_ns.is_none_or(is_due)).copied().collect();
-        let mut over = Vec::new();
+        let (mut over, may_ask) = (Vec::new(), self.may_ask_servers());
         for (since_ns, port) in due {
+            // It does not come by itself.
+            let since_ns = since_ns.filter(|_| may_ask || !port.is_connected());
             let client = self.ends.client_at(port).and_then(|side| side.client.as_mut());
             client.into_iter().for_each(|client| client.away_since_ns = since_ns.or(Some(now.mono_ns)));
             over.extend(is_due(since_ns.unwrap_or(now.mono_ns)).then_some(port));

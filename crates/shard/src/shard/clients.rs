@@ -127,9 +127,11 @@ impl Shard {
     ) {
         let Some(owner) = self.sessions.get(cell).map(|session| &session.owner) else { return };
         let Some(port) = owner.port_of(client) else { return };
-        if let Some((name, host)) = owner.connection_at(port) {
-            let name = name.to_string();
-            return self.ask_server(now, cell, (client, promised), (&name, host), out);
+        if let Some(server) = owner.server_at(port) {
+            let Some((wire, host)) = self.agent_for(&server) else { return };
+            let fresh = server.agent.is_none();
+            let asked = ClientHello { client, wire, channel: None, host, promised, fresh, proven: true };
+            return self.ask_client(now, cell, &asked, out);
         }
         let Some((_, host)) = owner.client_of(port) else { return };
         // One that is not connected comes by itself.

@@ -11,39 +11,29 @@ use super::{
 };
 use crate::api::{App, FromShard, Note, NoteLevel, Now, ShardOutput, ShardWireId};
 use alloc::{format, string::ToString, vec::Vec};
-use marram_session::owner::OwnerPhase;
+use marram_session::owner::{CellServer, OwnerPhase};
 use marram_wire::{
     frame::{Code, Hello},
     id::{HostId, Port, SessionId},
 };
 
 impl Shard {
-    /// A cell's owner wants the end of a server to be asked, which has promised this count, or less. Before the log says which agent has
-    /// the end, any that serves the server is asked.
-    pub(super) fn ask_server(
-        &mut self,
-        now: Now,
-        cell: SessionId,
-        (session, promised): (SessionId, u64),
-        (name, known): (&str, Option<HostId>),
-        out: &mut Vec<ShardOutput>,
-    ) {
-        let reached = match known {
-            Some(host) => {
-                roles::wire_to(&self.wires, host, Port::SERVER, Some(name)).map(|wire| (wire, host))
-            }
-            // What is connected through this edge's own gate ends with this edge: any other agent is better.
-            None => {
-                let is_gate = |host: HostId| self.config.gate == Some(host);
-                let other = self.wires.of_server_if(name, |host| !is_gate(host));
-                other.or_else(|| self.wires.of_server_if(name, is_gate))
-            }
-        };
-        // The owner asks again.
-        let Some((wire, host)) = reached else { return };
-        let fresh = known.is_none();
-        let asked = ClientHello { client: session, wire, channel: None, host, promised, fresh, proven: true };
-        self.ask_client(now, cell, &asked, out);
+    /// The agent that is to be asked for the end of a server, with its wire. Before the log says which agent has the end, any that serves
+    /// the server is asked, one after the other: those that are connected for longest are first.
+    pub(super) fn agent_for(&self, server: &CellServer<'_>) -> Option<(ShardWireId, HostId)> {
+        if let Some(host) = server.agent {
+            return roles::wire_to(&self.wires, host, Port::SERVER, Some(server.name))
+                .map(|wire| (wire, host));
+        }
+        // What is connected through this edge's own gate ends with this edge: any other agent is better.
+        let is_gate = |(_, host): &(ShardWireId, HostId)| self.config.gate == Some(*host);
+        let others = self.wires.of_server(server.name).filter(|agent| !is_gate(agent));
+        let agents = others.chain(self.wires.of_server(server.name).filter(is_gate));
+        match server.refused_by {
+            None => agents.take(1).last(),
+            // Several wires may be of one agent.
+            Some(host) => agents.skip_while(|(_, at)| *at != host).find(|(_, at)| *at != host),
+        }
     }
 
     /// An agent for servers has connected: cells may wait for it.
@@ -77,7 +67,7 @@ impl Shard {
         let Some(it) = self.sessions.get(cell).filter(|it| it.owner.phase() == OwnerPhase::Running) else {
             return refuse(Code::Waiting, "the cell does not run here");
         };
-        let Some((name, known)) = it.owner.connection_at(port) else {
+        let Some(server) = it.owner.server_at(port) else {
             return refuse(Code::Waiting, "the cell is not connected to the server");
         };
         if let Some(group) = self.groups.of_session(cell)
@@ -87,14 +77,14 @@ impl Shard {
             // To ask would take the end from the edge that goes on.
             return refuse(Code::Waiting, "the cell may go on at another edge");
         }
-        roles::may_hold_end(at, hello, Some(name), &self.config.edge)?;
+        roles::may_hold_end(at, hello, Some(server.name), &self.config.edge)?;
         let host = at.host.unwrap_or_default();
         let (asked, linked) = (it.owner.generation_of(port).unwrap_or_default(), it.link(port));
         if hello.promised < asked && linked.is_some_and(|(at, _)| at == wire) {
             // The hello crossed with the question to the same end, over this same wire.
             return Ok(());
         }
-        if known != Some(host) {
+        if server.agent != Some(host) {
             // The owner asks an agent by itself until the log says which one has the end.
             return refuse(Code::Waiting, "the cell has not connected to the server through this agent");
         }

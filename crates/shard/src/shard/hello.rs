@@ -433,7 +433,7 @@ fn other_end(
             }
         };
     }
-    match wires.of_server(server) {
+    match wires.of_server(server).next() {
         Some((wire, host)) => Ok(Some((port, (wire, None, host)))),
         None => refuse(
             Code::NoServerAgent,

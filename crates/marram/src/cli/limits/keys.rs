@@ -3,7 +3,7 @@
 use super::{Row, size, time};
 use marram_config::manifest;
 use marram_shard::shard;
-use marram_wire::limits::{CELL_KEY_MAX, CONNECT_NS, CONNECTIONS_MAX};
+use marram_wire::limits::{CELL_KEY_MAX, CONNECT_ANSWER_NS, CONNECT_NS, CONNECTIONS_MAX};
 use std::time::Duration;
 
 /// A row for each.
@@ -40,6 +40,11 @@ pub(super) fn rows() -> Vec<Row> {
             "a server that no agent reaches",
             time(Duration::from_nanos(CONNECT_NS)),
             "the cell's port closes, and the edge's log says why",
+        ),
+        (
+            "an agent that does not answer a cell that connects",
+            time(Duration::from_nanos(CONNECT_ANSWER_NS)),
+            "another agent of the server is asked",
         ),
         ("a key", size(CELL_KEY_MAX), "the client is refused where it connects"),
     ]

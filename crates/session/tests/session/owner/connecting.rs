@@ -6,11 +6,11 @@ use crate::owner::{
     ports::check,
     traps::{BEHIND, Behind, hall},
 };
-use marram_session::owner::{BackupForm, Feed, OwnerPhase};
+use marram_session::owner::{BackupForm, EpochRelease, Feed, OwnerPhase};
 use marram_wire::{
     frame::{Code, Frame},
-    id::Port,
-    limits::CONNECT_NS,
+    id::{HostId, Port},
+    limits::{CONNECT_ANSWER_NS, CONNECT_NS},
 };
 
 const FIRST: u32 = Port::FIRST_CONNECTED.0;
@@ -42,7 +42,7 @@ fn nothing_is_asked_of_a_server_before_the_backup_knows_of_it() {
     hall.asks_all();
     let store = 1;
     assert!(!hall.clients[store].end.begun(), "no agent connects before the backup knows which one it is");
-    assert_eq!(hall.edge.owner.connection_at(Port(FIRST)).map(|(name, _)| name), Some("store"));
+    assert_eq!(hall.edge.owner.server_at(Port(FIRST)).map(|server| server.name), Some("store"));
     hall.settles();
     assert!(hall.clients[store].end.begun());
     assert_eq!(hall.heard(store), [format!("4 {FIRST} joins")]);
@@ -89,6 +89,170 @@ fn a_server_that_no_agent_reaches_is_given_up() {
     hall.asks_all();
     hall.settles();
     assert_eq!(hall.heard(ann).last(), Some(&format!("7 {} joins", FIRST + 1)));
+}
+
+const ASKED_EVERY_NS: u64 = CONNECT_NS / 20;
+
+/// A client has the cell connect, and the entry is kept.
+fn connects() -> (Hall, usize) {
+    let mut hall = Hall::new();
+    let ann = hall.joins("a");
+    hall.says(ann, "connect");
+    hall.settles();
+    (hall, ann)
+}
+
+/// The agent that has not taken the connection.
+fn refused_by(hall: &Hall) -> Option<HostId> {
+    hall.edge.owner.server_at(Port(FIRST)).and_then(|server| server.refused_by)
+}
+
+#[test]
+fn an_agent_that_does_not_answer_is_passed_over_and_not_waited_for_long() {
+    let (mut hall, ann) = connects();
+    hall.asks_silent(1);
+    assert_eq!(refused_by(&hall), None);
+    for _ in 0..CONNECT_ANSWER_NS / ASKED_EVERY_NS {
+        assert_eq!(hall.edge.asks.len(), 0, "it is waited for");
+        hall.passes(ASKED_EVERY_NS);
+    }
+    assert_eq!((hall.edge.asks.len(), refused_by(&hall)), (1, Some(HostId([1; 16]))));
+    let is_rejected = |frame: &Frame| matches!(frame, Frame::Reject(reject) if reject.code == Code::Waiting);
+    assert!(hall.unheard.iter().any(is_rejected), "it is told: {:?}", hall.unheard);
+    hall.asks_silent(2);
+    for _ in 0..(CONNECT_NS - CONNECT_ANSWER_NS) / ASKED_EVERY_NS {
+        assert_eq!(hall.over, [""; 0]);
+        hall.passes(ASKED_EVERY_NS);
+        hall.asks_silent(3);
+    }
+    hall.settles();
+    assert_eq!(hall.over, ["store: it was not reached in 10 s: its agent did not answer in 2 s"]);
+    assert_eq!(hall.heard(ann).last(), Some(&format!("5 {FIRST} is gone")));
+}
+
+#[test]
+fn behind_an_agent_that_does_not_answer_another_one_is_asked() {
+    let (mut hall, ann) = connects();
+    hall.asks_silent(1);
+    for _ in 0..CONNECT_ANSWER_NS / ASKED_EVERY_NS {
+        hall.passes(ASKED_EVERY_NS);
+    }
+    hall.asks_all();
+    hall.settles();
+    assert_eq!(hall.heard(ann).last(), Some(&format!("4 {FIRST} joins")));
+    let server = hall.edge.owner.server_at(Port(FIRST)).expect("it is there");
+    assert_eq!((server.agent, server.refused_by), (Some(HostId([9; 16])), None));
+}
+
+#[test]
+fn time_in_which_none_may_be_asked_does_not_count() {
+    for asked in [false, true] {
+        let (mut hall, ann) = connects();
+        if asked {
+            hall.asks_silent(1);
+        }
+        hall.step(|owner, now, out| owner.release_as(now, EpochRelease::Held, out));
+        for _ in 0..60 {
+            hall.passes(ASKED_EVERY_NS);
+        }
+        assert_eq!((hall.over.len(), hall.edge.owner.connection_count()), (0, 1));
+        hall.step(|owner, now, out| owner.release_as(now, EpochRelease::Confirmed, out));
+        for _ in 0..=CONNECT_ANSWER_NS / ASKED_EVERY_NS {
+            hall.passes(ASKED_EVERY_NS);
+        }
+        hall.asks_all();
+        hall.settles();
+        assert_eq!(hall.heard(ann).last(), Some(&format!("4 {FIRST} joins")));
+    }
+}
+
+#[test]
+fn a_server_that_was_reached_leaves_if_its_agent_never_answers() {
+    let (mut hall, ann, store) = connected();
+    hall.breaks(store);
+    let mut passed = 0;
+    while hall.over.is_empty() {
+        assert!(passed < 10, "its agent is not waited for without a limit");
+        hall.passes(ASKED_EVERY_NS);
+        hall.asks_silent(9);
+        passed += 1;
+    }
+    hall.settles();
+    assert_eq!(hall.heard(ann).last(), Some(&format!("6 {FIRST} is gone")));
+}
+
+#[test]
+fn a_port_that_the_cell_closes_before_it_is_open_goes() {
+    for (asked, alone) in [(false, false), (true, false), (false, true), (true, true)] {
+        let mut hall = if alone { Hall::alone(BackupForm::Log) } else { Hall::new() };
+        let ann = hall.joins("a");
+        hall.says(ann, "connect");
+        hall.settles();
+        if asked {
+            hall.asks_silent(1);
+        }
+        hall.says(ann, "cancel");
+        if !alone {
+            assert_eq!(
+                hall.edge.owner.connection_count(),
+                1,
+                "it is not known elsewhere that it has closed it"
+            );
+            assert_eq!(hall.unheard.len(), usize::from(asked), "its agent hears nothing before");
+        }
+        hall.settles();
+        assert_eq!(hall.edge.owner.connection_count(), 0);
+        let is_over = |frame: &Frame| matches!(frame, Frame::Ended(ended) if ended.code == Code::Finished);
+        assert_eq!(hall.unheard.iter().filter(|frame| is_over(frame)).count(), usize::from(asked));
+        let lines = [format!("5 {FIRST} closes"), format!("6 {FIRST} is gone")];
+        assert_eq!(hall.heard(ann)[hall.heard(ann).len() - 2..], lines);
+        hall.passes(CONNECT_NS);
+        assert_eq!(hall.edge.asks.len(), usize::from(!asked), "none is asked any more");
+    }
+}
+
+#[test]
+fn an_agent_that_takes_a_connection_which_the_cell_has_closed_does_not_make_it() {
+    let (mut hall, ann) = connects();
+    hall.says(ann, "cancel");
+    // It is not known elsewhere yet.
+    hall.asks_all();
+    hall.settles();
+    assert!(!hall.clients[1].end.begun());
+    assert_eq!(hall.clients[1].ended, Some(Code::Finished));
+    assert_eq!(hall.edge.owner.connection_count(), 0);
+    assert_eq!(hall.heard(ann).last(), Some(&format!("6 {FIRST} is gone")));
+}
+
+#[test]
+fn what_a_handler_connects_to_and_closes_is_asked_of_no_agent() {
+    let mut hall = Hall::new();
+    let ann = hall.joins("a");
+    hall.says(ann, "connect and cancel");
+    hall.settles();
+    assert_eq!((hall.edge.asks.len(), hall.edge.owner.connection_count()), (0, 0));
+    assert_eq!(hall.heard(ann).last(), Some(&format!("5 {FIRST} is gone")));
+}
+
+#[test]
+fn a_backup_cancels_what_the_cell_has_closed() {
+    for copied in [false, true] {
+        let mut hall = if copied { Hall::alone(BackupForm::Pages) } else { Hall::new() };
+        let ann = hall.joins("a");
+        hall.says(ann, "connect");
+        hall.settles();
+        hall.step(|owner, now, out| owner.release_as(now, EpochRelease::Held, out));
+        hall.says(ann, "cancel");
+        if copied {
+            hall.begins_backup(Feed::WarmBackup);
+        }
+        assert_eq!(hall.edge.owner.connection_count(), 1);
+        let fed = hall.edge.feed.len();
+        hall.promotes(fed);
+        hall.edge.asks.clear();
+        hall.passes(CONNECT_NS);
+        assert_eq!((hall.edge.asks.len(), hall.edge.owner.connection_count()), (0, 0));
+    }
 }
 
 #[test]

@@ -138,6 +138,8 @@ pub(crate) struct Hall {
     pub(crate) refuses_servers: bool,
     /// Connections to servers that are over, and why.
     pub(crate) over: Vec<String>,
+    /// Frames for ends that are not there.
+    pub(crate) unheard: Vec<Frame>,
     /// Recordings that were made, and the refusals, in order.
     pub(crate) recorded: VecDeque<Result<Recording, String>>,
 }
@@ -195,6 +197,7 @@ impl Hall {
             checkpoints: BTreeMap::new(),
             refuses_servers: false,
             over: Vec::new(),
+            unheard: Vec::new(),
             recorded: VecDeque::new(),
         }
     }
@@ -369,7 +372,7 @@ impl Hall {
     fn reaches_end(&mut self, port: Port, frame: Frame, out: &mut Vec<OwnerEffect>) {
         let channel = channel_of(&frame);
         let Some(number) = self.clients.iter().position(|client| client.channel == Some(channel)) else {
-            return;
+            return self.unheard.push(frame);
         };
         let (slow, refuses) = (self.slow == Some(number), self.refuses_servers);
         let client = &mut self.clients[number];
@@ -468,17 +471,7 @@ impl Hall {
         client.channel = Some(channel);
         let (session, fresh) = (client.session, !client.end.begun());
         self.step(|owner, _, out| {
-            let attempt = PortAttempt {
-                client: session,
-                key: [3; 16],
-                generation,
-                channel,
-                host: HostId([9; 16]),
-                fresh,
-                proven: true,
-                identity: None,
-            };
-            owner.ask_port(&attempt, out);
+            owner.ask_port(&PortAttempt { fresh, ..attempt(session, channel, generation) }, out);
         });
     }
 
@@ -603,9 +596,35 @@ impl Hall {
         }
     }
 
+    /// The agents which the owner wants to ask are asked, this one, which does not answer.
+    pub(crate) fn asks_silent(&mut self, agent: u8) {
+        for session in core::mem::take(&mut self.edge.asks) {
+            self.channels += 1;
+            let (channel, generation) = (self.channels, self.generation());
+            self.step(|owner, _, out| {
+                let (host, fresh) = (HostId([agent; 16]), true);
+                let attempt = PortAttempt { host, fresh, ..attempt(session, channel, generation) };
+                owner.ask_port(&attempt, out);
+            });
+        }
+    }
+
     /// What a client heard, each line once and in order.
     pub(crate) fn heard(&self, number: usize) -> &[String] {
         &self.clients[number].heard
+    }
+}
+
+fn attempt(client: SessionId, channel: u32, generation: Generation) -> PortAttempt<'static> {
+    PortAttempt {
+        client,
+        key: [3; 16],
+        generation,
+        channel,
+        host: HostId([9; 16]),
+        fresh: false,
+        proven: true,
+        identity: None,
     }
 }
 

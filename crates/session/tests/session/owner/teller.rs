@@ -110,6 +110,13 @@ impl Teller {
             "fall when I close" => _ = self.falls_at_close.insert(port),
             "fall later" => ran.timers.push(TimerChange::Set { stage, token: 0, delay_ns: 5 }),
             "connect" => self.connects_to("store", 1, ran),
+            "cancel" | "connect and cancel" => {
+                if text != "cancel" {
+                    self.connects_to("store", 1, ran);
+                }
+                let port = Port(Port::FIRST_CONNECTED.0 + self.connects - 1);
+                ran.outputs.push(CellOutput::Close { port });
+            }
             "connect often" => self.connects_to("store", CONNECTIONS_MAX, ran),
             "connect and say too much" => {
                 self.connects_to("store", 1, ran);

@@ -209,20 +209,10 @@ impl Wires {
         self.by_id.iter().find(|(_, wire)| is_its_own(wire)).map(|(id, _)| *id)
     }
 
-    /// The agent of a server that has been connected for longest.
-    pub(crate) fn of_server(&self, server: &str) -> Option<(ShardWireId, HostId)> {
-        self.of_server_if(server, |_| true)
-    }
-
-    /// The same, of those agents that may be.
-    pub(crate) fn of_server_if(
-        &self,
-        server: &str,
-        may: impl Fn(HostId) -> bool,
-    ) -> Option<(ShardWireId, HostId)> {
-        let serves = |wire: &Wire| wire.servers.iter().any(|it| it == server);
-        let host = |wire: &Wire| wire.host.filter(|host| may(*host) && serves(wire));
-        self.by_id.iter().find_map(|(id, wire)| host(wire).map(|host| (*id, host)))
+    /// The agents of a server with their wires, the one that has been connected for longest first.
+    pub(crate) fn of_server(&self, server: &str) -> impl Iterator<Item = (ShardWireId, HostId)> {
+        let serves = move |wire: &Wire| wire.servers.iter().any(|it| it == server);
+        self.by_id.iter().filter_map(move |(id, wire)| Some((*id, wire.host.filter(|_| serves(wire))?)))
     }
 
     /// The servers that an agent is connected for, each once.

@@ -2,12 +2,13 @@
 
 use super::{
     FORMS, heard, is_one_history,
-    world::{LONG_MS, World},
+    world::{LONG_MS, Manner, World},
 };
 use marram_session::owner::BackupForm;
-use marram_wire::limits::CONNECT_NS;
+use marram_wire::limits::{CONNECT_ANSWER_NS, CONNECT_NS};
 
 const CONNECT_MS: u64 = CONNECT_NS / 1_000_000;
+const ANSWER_MS: u64 = CONNECT_ANSWER_NS / 1_000_000;
 
 /// A cell with two clients that has connected to a server.
 fn connected(form: BackupForm) -> (World, usize, usize) {
@@ -96,6 +97,71 @@ fn an_agent_that_comes_in_time_is_asked_and_none_is_waited_for_long() {
     assert!(heard(&world, one, "is gone"));
     let why = "the shared cell is not connected to the server `store`: it was not reached in 10 s: no agent that reaches it is connected to this edge";
     assert!(world.notes.iter().any(|note| note == why), "{:?}", world.notes);
+    assert_eq!(world.connects_to(server), 1);
+}
+
+#[test]
+fn agents_of_a_server_are_asked_in_turn_and_one_of_them_connects() {
+    use Manner::{IsBusy, IsSilent, Takes};
+    for manners in [[Takes, IsBusy, IsSilent], [IsBusy, Takes, IsSilent], [IsBusy, IsBusy, Takes]] {
+        let mut world = World::new(2, BackupForm::Log);
+        let one = world.joins(0);
+        let servers = [0, 1, 0].map(|edge| world.serves(edge));
+        servers.into_iter().zip(manners).for_each(|(server, manner)| world.behaves(server, manner));
+        world.runs(LONG_MS);
+        world.says(one, "connect");
+        world.runs(100);
+        let connects = servers.map(|server| world.connects_to(server));
+        assert_eq!(connects, manners.map(|manner| usize::from(manner == Takes)), "{manners:?}");
+    }
+}
+
+#[test]
+fn an_agent_that_answers_late_does_not_connect_beside_another_one() {
+    for late_ms in [0, 100, LONG_MS] {
+        let mut world = World::new(2, BackupForm::Log);
+        let one = world.joins(0);
+        let servers = [0, 1].map(|edge| world.serves(edge));
+        world.behaves(servers[0], Manner::IsSilent);
+        world.runs(LONG_MS);
+        world.says(one, "connect");
+        world.runs(ANSWER_MS - 100);
+        assert_eq!(servers.map(|server| world.connects_to(server)), [0, 0], "it is waited for");
+        world.runs(200 + late_ms);
+        assert_eq!(world.reads_late(servers[0]), 1);
+        world.runs(LONG_MS);
+        assert_eq!(servers.map(|server| world.connects_to(server)), [0, 1], "{:?}", world.notes);
+        world.says(one, "question");
+        world.says(servers[1], "answer");
+        world.runs(100);
+        assert!(heard(&world, servers[1], "question") && heard(&world, one, "answer"));
+        // The next edge asks the same agent.
+        world.kills(world.runs_at()[0]);
+        world.says(one, "after");
+        world.runs(LONG_MS);
+        assert!(heard(&world, servers[1], "after"));
+        assert_eq!(servers.map(|server| world.connects_to(server)), [0, 1]);
+        is_one_history(&world, &[one, servers[1]]);
+    }
+}
+
+#[test]
+fn a_connection_that_the_cell_cancels_is_not_made() {
+    let mut world = World::new(2, BackupForm::Log);
+    let one = world.joins(0);
+    let server = world.serves(0);
+    world.behaves(server, Manner::IsSilent);
+    world.runs(LONG_MS);
+    world.says(one, "connect");
+    world.runs(100);
+    world.says(one, "cancel");
+    world.runs(100);
+    assert!(heard(&world, one, "is gone"));
+    world.reads_late(server);
+    world.runs(CONNECT_MS);
+    assert_eq!(world.connects_to(server), 0);
+    world.says(one, "connect");
+    world.runs(100);
     assert_eq!(world.connects_to(server), 1);
 }
 

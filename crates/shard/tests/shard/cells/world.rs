@@ -8,6 +8,7 @@ mod many;
 #[path = "world/store.rs"]
 mod store;
 
+pub(crate) use agents::Manner;
 pub(crate) use store::Store;
 
 use crate::support;
@@ -76,6 +77,9 @@ impl Teller {
             }
             other => panic!("the cell has no {other:?}"),
         };
+        if what == "cancel" {
+            outputs.push(CellOutput::Close { port: Port(Port::FIRST_CONNECTED.0 + self.connects - 1) });
+        }
         if what == "connect" {
             let port = Port(Port::FIRST_CONNECTED.0 + self.connects);
             self.connects += 1;
@@ -147,6 +151,9 @@ struct Client {
     connects: usize,
     /// Whether no connection to its server can be made.
     refuses: bool,
+    manner: Manner,
+    /// What it has not read yet, with its wire.
+    unread: Vec<(u64, Frame)>,
 }
 
 pub(crate) struct World {
@@ -647,6 +654,7 @@ impl World {
         if let (Party::Agent(agent), Frame::Reject(reject)) = (to, &frame) {
             self.clients[agent].refused.push((reject.code, reject.reason.clone()));
         }
+        let Some(frame) = self.is_read(to, wire, frame) else { return };
         self.events.push_back(match to {
             Party::Edge(edge) => Event::Edge(edge, ShardInput::Frame { wire: ShardWireId(wire), frame }),
             Party::Agent(agent) => Event::Agent(agent, AgentInput::Frame { wire: AgentWire(wire), frame }),

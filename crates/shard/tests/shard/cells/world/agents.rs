@@ -2,8 +2,19 @@
 
 #![allow(dead_code, reason = "tests with very many keys use none of it")]
 
-use super::{Client, Event, MS, World, small};
+use super::{Client, Event, MS, Party, World, small};
 use marram_session::agent::{Agent, AgentConfig, AgentInput, AgentServer, ConnectionId};
+use marram_wire::frame::{Code, Ended, Frame};
+
+/// What a server's agent does when a cell asks for its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Manner {
+    Takes,
+    /// It has no room now.
+    IsBusy,
+    /// It reads the question later.
+    IsSilent,
+}
 
 impl World {
     /// An agent of these servers that asks this edge first.
@@ -34,6 +45,8 @@ impl World {
             connection: ConnectionId(1),
             connects: 0,
             refuses: false,
+            manner: Manner::Takes,
+            unread: Vec::new(),
         });
         self.events.push_back(Event::Agent(number, AgentInput::Wake));
         self.runs(1);
@@ -55,6 +68,40 @@ impl World {
 
     pub(crate) fn refuses(&mut self, server: usize) {
         self.clients[server].refuses = true;
+    }
+
+    pub(crate) fn behaves(&mut self, server: usize, manner: Manner) {
+        self.clients[server].manner = manner;
+    }
+
+    /// How many questions an agent has not read yet, which it reads now.
+    pub(crate) fn reads_late(&mut self, server: usize) -> usize {
+        self.behaves(server, Manner::Takes);
+        let unread = core::mem::take(&mut self.clients[server].unread);
+        let count = unread.iter().filter(|(_, frame)| matches!(frame, Frame::Promise(_))).count();
+        for (wire, frame) in unread {
+            let wire = super::AgentWire(wire);
+            self.events.push_back(Event::Agent(server, AgentInput::Frame { wire, frame }));
+        }
+        count
+    }
+
+    /// The frame, if it is read as it comes.
+    pub(super) fn is_read(&mut self, to: Party, wire: u64, frame: Frame) -> Option<Frame> {
+        let Party::Agent(agent) = to else { return Some(frame) };
+        let is_asked = matches!(&frame, Frame::Promise(ask) if !ask.server.is_empty());
+        match (&frame, self.clients[agent].manner) {
+            (Frame::Promise(ask), Manner::IsBusy) if is_asked => {
+                let (channel, code, reason) = (ask.channel, Code::Busy, "it has no room".into());
+                self.sends(to, wire, Ended { channel, code, reason }.into());
+                None
+            }
+            (Frame::Promise(_) | Frame::Reject(_), Manner::IsSilent) => {
+                self.clients[agent].unread.push((wire, frame));
+                None
+            }
+            _ => Some(frame),
+        }
     }
 
     /// The agent of a server is asked for a connection to it.
