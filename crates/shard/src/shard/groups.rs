@@ -164,6 +164,7 @@ impl Shard {
             if self.groups.get(name).is_some_and(|group| group.is_over()) {
                 self.slot_gone(now, name);
                 self.groups.end(name);
+                self.refuse_former(now, name, out);
                 continue;
             }
             self.end_unused_cells(now, name, out);
@@ -400,6 +401,7 @@ impl Shard {
             }
             ClaimAnswer { holder: Some(holder), .. } => {
                 let contested = group.contested();
+                self.backups.was_claimed_since(name);
                 let reason = format!("`{}` has claimed the session's group", holder.primary);
                 self.slot_gone(now, name);
                 for id in self.groups.end(name) {
@@ -549,11 +551,20 @@ impl Shard {
     }
 
     /// A session that this shard stands by for is in this group.
-    pub(super) fn backs(&mut self, wire: ShardWireId, name: GroupId, id: SessionId) {
+    pub(super) fn backs(
+        &mut self,
+        now: Now,
+        (wire, name): (ShardWireId, GroupId),
+        id: SessionId,
+        out: &mut Vec<ShardOutput>,
+    ) {
         if let Some(primary) = self.peer_name(wire) {
             self.backups.join(name, (wire, &primary), id);
             if self.is_shared_cell(id) {
                 self.backups.is_slot(name);
+            }
+            if self.groups.get(name).is_none() {
+                self.refuse_former(now, name, out);
             }
         }
     }

@@ -186,8 +186,9 @@ impl Shard {
             Frame::Ping(ping) => {
                 out.push(ShardOutput::Send { wire, frame: Pong { stamp: ping.stamp, load: 0 }.into() });
             }
+            Frame::Pong(pong) => self.backups.arrived(wire, pong.stamp),
             // The owner's edge drains: it ends the feeds of the sessions that leave it.
-            Frame::Pong(_) | Frame::Drain(_) => {}
+            Frame::Drain(_) => {}
             Frame::Edges(edges) => self.peer_told(now, wire, &edges.edges, out),
             Frame::StoreSeen(seen) => self.store_seen_on(wire, seen, out),
             Frame::Goodbye(_) => {
@@ -235,7 +236,7 @@ impl Shard {
                             self.cell_handed_over(id);
                         }
                         if let Frame::JoinGroup(join) = &other {
-                            self.backs(wire, join.group, id);
+                            self.backs(now, (wire, join.group), id, out);
                         }
                         self.with_owner(now, id, out, |owner, effects| owner.fed(now, other, effects));
                     }
@@ -321,7 +322,7 @@ impl Shard {
             peers.feed(at, id);
         }
         if let Some(group) = keep.group {
-            self.backs(wire, group, id);
+            self.backs(now, (wire, group), id, out);
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! A backup goes on: the sessions of a group whose claim this edge has won are owned here.
 
-use super::{Shard, report::note};
+use super::{Shard, report::note, state::groups::GroupKind};
 use crate::{
     api::{AppVersion, NoteLevel, Now, ShardOutput, ShardWireId},
     coordinator::contents::Claimed,
@@ -22,13 +22,20 @@ impl Shard {
     pub(super) fn promote(&mut self, now: Now, name: GroupId, claimed: Claimed, out: &mut Vec<ShardOutput>) {
         let primary = self.backups.get(name).map_or_else(Default::default, |group| group.primary.clone());
         let was_handed_over = self.backups.get(name).is_some_and(|group| group.was_handed_over());
-        let mut sessions = self.backups.end(name);
+        let of_slot = self.backups.get(name).is_some_and(|group| group.is_slot);
+        let mut sessions = self.backups.won(name);
         let is_slot = sessions.iter().any(|id| self.is_shared_cell(*id));
         if is_slot {
             sessions = self.last_cells_of(now, sessions, out);
         }
         let kind = sessions.iter().find_map(|id| self.group_kind_of(self.sessions.get(*id)?));
-        let Some(kind) = kind else { return };
+        let Some(kind) = kind else {
+            // Its last session has left meanwhile. What its former primary does in it is not confirmed, and its record is removed.
+            let promoted = (GroupKind::default(), primary, was_handed_over);
+            self.groups.promoted(name, promoted, claimed, now.mono_ns);
+            self.groups.get_mut(name).into_iter().for_each(|group| group.is_slot = of_slot);
+            return;
+        };
         let first = sessions.first().filter(|_| is_slot).and_then(|id| self.sessions.get(*id));
         let version = first.map(|it| AppVersion { app: it.app().to_string(), image: it.owner.image() });
         let text = format!("takes {} sessions over from `{primary}`, whose backup it was", sessions.len());
@@ -85,6 +92,14 @@ impl Shard {
             });
         }
         last.into_iter().collect()
+    }
+
+    /// This edge has claimed a group, and does not have it any more. Its former primary may not know that, and have other sessions in it: it is
+    /// told that it has lost its backup, and claims the group.
+    pub(super) fn refuse_former(&mut self, now: Now, name: GroupId, out: &mut Vec<ShardOutput>) {
+        for id in self.backups.tells_former(now.mono_ns, name) {
+            self.refuse_standby(now, id, "this edge has claimed the group meanwhile", out);
+        }
     }
 
     /// The primary of a slot, over this wire, names this edge as its backup, which it does when all cells that it has are fed here. What was

@@ -22,6 +22,8 @@ const UNASKED_NS: u64 = 2_000 * MS;
 const FED_AGAIN_NS: u64 = 10_000 * MS;
 /// Claims on slots' groups that are remembered, of each kind: as many as a shard has slots.
 const RESIGNED_MAX: usize = super::slots::SLOTS_MAX;
+/// Groups that this edge has won are remembered, while the wire to their former primary is up.
+const WON_MAX: usize = RESIGNED_MAX;
 /// A primary is asked so often to hand one session over.
 const HAND_OVER_AGAIN_NS: u64 = 200 * MS;
 
@@ -107,6 +109,17 @@ pub(crate) struct Backups {
     suspected: BTreeSet<ShardWireId>,
     /// Claims on slots' groups from which it has resigned.
     resigned: BTreeMap<GroupId, Generation>,
+    /// Groups of which this edge has won the claim, by what was their primary then.
+    won: BTreeMap<GroupId, FormerPrimary>,
+}
+
+/// The primary of a group that this edge has claimed from it. It may not know that, whether or not the group is still here: what it ends
+/// under its former claim is not confirmed.
+#[derive(Debug)]
+struct FormerPrimary {
+    wire: ShardWireId,
+    /// When it was told that this edge is no backup of the group. What it sends behind that is of a later claim.
+    told_ns: Option<u64>,
 }
 
 /// What an end that asks for a session may be told.
@@ -224,6 +237,47 @@ impl Backups {
         }
     }
 
+    /// The group is this edge's own: it has won the claim. Returns the sessions that were fed here.
+    pub(crate) fn won(&mut self, name: GroupId) -> Vec<SessionId> {
+        let group = self.by_name.get(&name);
+        let former = group.and_then(|group| match group.feeder {
+            Feeder::Connected(wire) | Feeder::Suspected(wire) => Some(FormerPrimary { wire, told_ns: None }),
+            Feeder::Lost => None,
+        });
+        self.won.extend(former.map(|former| (name, former)));
+        if self.won.len() > WON_MAX {
+            self.won.pop_first();
+        }
+        self.end(name)
+    }
+
+    /// Whether this wire leads to a former primary of the group, which may not know that.
+    pub(crate) fn is_former(&self, name: GroupId, wire: ShardWireId) -> bool {
+        self.won.get(&name).is_some_and(|former| former.wire == wire)
+    }
+
+    /// A former primary of the group is told so, if it may not know that. Returns the sessions that it feeds, which are to be refused.
+    pub(crate) fn tells_former(&mut self, now_ns: u64, name: GroupId) -> Vec<SessionId> {
+        let Some(former) = self.won.get_mut(&name) else { return Vec::new() };
+        let group = self.by_name.get(&name).filter(|group| group.is_fed_by(former.wire));
+        let sessions = group.map(BackedGroup::sessions).unwrap_or_default();
+        if !sessions.is_empty() {
+            former.told_ns.get_or_insert(now_ns);
+        }
+        sessions
+    }
+
+    /// What left this edge on a wire up to here has arrived.
+    pub(crate) fn arrived(&mut self, wire: ShardWireId, sent_ns: u64) {
+        let knows = |former: &FormerPrimary| former.told_ns.is_some_and(|told_ns| told_ns < sent_ns);
+        self.won.retain(|_, former| former.wire != wire || !knows(former));
+    }
+
+    /// A later claim than this edge's has been written: its primary knows of this edge's.
+    pub(crate) fn was_claimed_since(&mut self, name: GroupId) {
+        self.won.remove(&name);
+    }
+
     /// The group is this edge's own, or another one's. Returns the sessions that were fed here.
     pub(crate) fn end(&mut self, name: GroupId) -> Vec<SessionId> {
         let Some(group) = self.by_name.remove(&name) else { return Vec::new() };
@@ -278,7 +332,8 @@ impl Backups {
     /// release more than this edge goes on with.
     pub(crate) fn may_confirm(&self, name: GroupId, wire: ShardWireId) -> bool {
         let group = self.by_name.get(&name);
-        group.is_none_or(|group| group.asked.is_none() && group.is_fed_by(wire))
+        !self.is_former(name, wire)
+            && group.is_none_or(|group| group.asked.is_none() && group.is_fed_by(wire))
     }
 
     /// A frame has come on this wire: its primary is alive.
@@ -305,6 +360,8 @@ impl Backups {
     /// This wire is gone.
     pub(crate) fn lost(&mut self, now_ns: u64, wire: ShardWireId) {
         self.told.retain(|_, told| told.wire != wire);
+        // Its primary has lost this backup, too.
+        self.won.retain(|_, former| former.wire != wire);
         self.suspected.remove(&wire);
         let over = |feeder| matches!(feeder, Feeder::Connected(at) | Feeder::Suspected(at) if at == wire);
         for group in self.by_name.values_mut().filter(|group| over(group.feeder)) {

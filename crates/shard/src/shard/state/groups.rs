@@ -43,7 +43,7 @@ pub(crate) struct Target {
 }
 
 /// How often epochs end, and when a primary without a backup runs alone.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub(crate) struct Pace {
     /// The minimum time between two ends of epochs, in nanoseconds; 0 ends one with every message.
     pub(crate) every_ns: u64,
@@ -53,7 +53,7 @@ pub(crate) struct Pace {
 }
 
 /// What the sessions of a group have in common beside their backup.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct GroupKind {
     pub(crate) pace: Pace,
     /// The policy that they follow. It may not be in force any more.

@@ -12,6 +12,7 @@ mod operator;
 mod policies;
 mod rebalance;
 mod versions;
+mod won;
 mod world;
 
 use marram_session::owner::BackupForm;

@@ -26,7 +26,7 @@ use marram_shard::{
     shard::Shard,
 };
 use marram_wire::{
-    frame::{Code, Frame, StoreMark, StoreSeen},
+    frame::{Channel, Code, Frame, GroupId, StoreMark, StoreSeen},
     header::Header,
     id::{HostId, ImageHash, Port, SessionId},
     key::CellKey,
@@ -184,6 +184,10 @@ pub(crate) struct World {
     checkpoints: BTreeMap<u64, (Header, Teller)>,
     /// Whether an edge takes all that has arrived before it does what is due, as its processes do.
     takes_batches: bool,
+    /// The wire and the channel of the last feed that has begun.
+    fed: Option<(u64, Channel)>,
+    /// The epochs that were confirmed.
+    pub(crate) confirmed: BTreeSet<(GroupId, u64)>,
 }
 
 fn hall(form: BackupForm, slots: u32, shared: bool) -> App {
@@ -252,6 +256,8 @@ impl World {
             slots,
             checkpoints: BTreeMap::new(),
             takes_batches: false,
+            fed: None,
+            confirmed: BTreeSet::new(),
         };
         for edge in 0..edges {
             world.edges.push(Edge {
@@ -487,6 +493,19 @@ impl World {
         self.clients[client].session
     }
 
+    /// Whether an edge claims the group of a client's session.
+    pub(crate) fn is_claiming(&self, edge: usize, client: usize) -> bool {
+        self.session(client).is_some_and(|session| self.shard(edge).is_claiming(session))
+    }
+
+    /// The backup of the session that is fed since last is at this edge, which gets a frame from its primary.
+    pub(crate) fn hears_primary(&mut self, edge: usize, frame: impl FnOnce(Channel) -> Frame) {
+        let (wire, channel) = self.fed.expect("a session is fed");
+        let frame = frame(channel);
+        self.reaches(edge, ShardInput::Frame { wire: ShardWireId(wire), frame });
+        self.runs(1);
+    }
+
     /// It stops for some time.
     pub(crate) fn freezes(&mut self, edge: usize) {
         self.edges[edge].frozen = true;
@@ -651,6 +670,11 @@ impl World {
         self.led += usize::from(matches!(frame, Frame::Lead(_)));
         let Some([one, other]) = self.wires.get(&wire) else { return };
         let to = if *one == from { *other } else { *one };
+        match &frame {
+            Frame::Keep(keep) => self.fed = Some((wire, keep.channel)),
+            Frame::Confirmed(it) => _ = self.confirmed.insert((it.group, it.number)),
+            _ => {}
+        }
         if let (Party::Agent(agent), Frame::Reject(reject)) = (to, &frame) {
             self.clients[agent].refused.push((reject.code, reject.reason.clone()));
         }

@@ -57,7 +57,7 @@ impl Store {
             let away = Some("the connection broke".into());
             return Some(ClaimAnswer { tag, won: false, store: None, holder: None, away });
         }
-        let store = is_decided.then_some([self.losses; 16]);
+        let store = (is_decided && of_slot).then_some([self.losses; 16]);
         Some(ClaimAnswer { tag, won, store, holder: holder.filter(|_| !won), away: None })
     }
 
