@@ -7,7 +7,7 @@ use alloc::{
     vec::Vec,
 };
 use marram_wire::{
-    id::Port,
+    id::{Generation, Port},
     log::PortEvent,
     recording::{RecordedMessage, Recording},
 };
@@ -17,6 +17,8 @@ use marram_wire::{
 struct OpenPort {
     input_closed: bool,
     output_closed: bool,
+    /// It leads to a server that is not reached yet.
+    is_connecting: bool,
 }
 
 /// The peers: client and server, or the clients of a shared cell, which join and leave.
@@ -34,12 +36,17 @@ impl Peers {
     pub(super) fn new(recording: &Recording) -> Self {
         let shared = recording.about.shared;
         let header = recording.header.as_deref();
-        let clients = header.into_iter().flat_map(|header| &header.clients.0).map(|client| &client.state);
-        let states = header.into_iter().flat_map(|header| &header.ports).chain(clients);
+        let clients = header.into_iter().flat_map(|header| &header.clients.0);
+        let clients = clients.map(|it| {
+            let is_reached = it.client.generation != Generation::NONE;
+            (&it.state, it.state.port.is_connected() && !is_reached)
+        });
+        let states = header.into_iter().flat_map(|header| &header.ports).map(|state| (state, false));
         let mut open: BTreeMap<Port, OpenPort> = states
-            .map(|state| {
-                let closed = (state.input_closed, state.output_closed);
-                (state.port, OpenPort { input_closed: closed.0, output_closed: closed.1 })
+            .chain(clients)
+            .map(|(state, is_connecting)| {
+                let (input_closed, output_closed) = (state.input_closed, state.output_closed);
+                (state.port, OpenPort { input_closed, output_closed, is_connecting })
             })
             .collect();
         let ports = recording.inputs.iter().map(|inputs| inputs.port);
@@ -72,10 +79,15 @@ impl Peers {
     /// The handlers that an event of a shared cell's port runs, in reverse order; none if it cannot be.
     pub(super) fn port_event(&mut self, event: &PortEvent) -> Option<Vec<CellInput>> {
         let port = event.port();
-        if matches!(event, PortEvent::Joined(_))
-            && self.open.insert(port, OpenPort::default()).is_some() != port.is_connected()
-        {
-            return None;
+        if matches!(event, PortEvent::Joined(_)) {
+            // A client's port is free before, and a server's is one that the cell has connected to, and that is not reached.
+            let may_join = match self.open.insert(port, OpenPort::default()) {
+                Some(open) => open.is_connecting,
+                None => !port.is_connected(),
+            };
+            if !may_join {
+                return None;
+            }
         }
         let open = self.open.get(&port)?;
         if matches!(event, PortEvent::Left { .. }) {
@@ -86,7 +98,7 @@ impl Peers {
 
     /// The cell connects to a server.
     pub(super) fn connect(&mut self, port: Port) {
-        self.open.insert(port, OpenPort::default());
+        self.open.insert(port, OpenPort { is_connecting: true, ..OpenPort::default() });
     }
 
     /// The cell sends no more to this port.
@@ -106,5 +118,35 @@ impl Peers {
     /// Whether a peer still receives.
     pub(super) fn hears(&self, port: Port) -> bool {
         self.open.get(&port).is_some_and(|open| !open.output_closed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::boxed::Box;
+    use marram_wire::{
+        id::{HostId, SessionId},
+        log::{Client, Joined},
+    };
+
+    #[test]
+    fn a_port_is_joined_once_and_a_servers_when_the_cell_has_connected() {
+        let none = (BTreeMap::new(), BTreeMap::new());
+        let mut peers = Peers { said: none.0, open: none.1, leaving: None, shared: true };
+        let joins = |peers: &mut Peers, port: Port| {
+            let generation = Generation { count: 1, opener: 1 };
+            let client = Client { session: SessionId([1; 16]), host: HostId([2; 16]), generation };
+            let joined = Joined { port, client, datagrams: false, peer: None };
+            peers.port_event(&PortEvent::Joined(Box::new(joined))).is_some()
+        };
+        assert_eq!([0, 1].map(|_| joins(&mut peers, Port::CLIENT)), [true, false]);
+        let server = Port::FIRST_CONNECTED;
+        assert!(!joins(&mut peers, server), "it has not connected");
+        peers.connect(server);
+        assert_eq!([0, 1].map(|_| joins(&mut peers, server)), [true, false]);
+        assert!(peers.port_event(&PortEvent::Left { port: server, quietly: false }).is_some());
+        peers.entry_ended();
+        assert!(!joins(&mut peers, server), "it has left");
     }
 }
