@@ -7,7 +7,7 @@
 
 use marram_shard::api::{
     App, Backing, BackupForm, CheckpointHolder, ClientRow, EndRow, EpochSettings, KeeperKind, KeeperRow,
-    MoveOver, MovePlan, MoveRow, MoveStage, Protect, SessionRow, WitnessMode,
+    MoveOver, MovePlan, MoveRow, MoveStage, Protect, ServerRow, SessionRow, WitnessMode,
 };
 use marram_shard::cache::CachePolicy;
 use marram_wire::id::ImageHash;
@@ -167,6 +167,18 @@ fn client(client: &ClientRow) -> Value {
     value
 }
 
+/// One server of a shared cell.
+fn server_of_cell(server: &ServerRow) -> Value {
+    let mut value = end(&server.end);
+    value["server"] = json!(server.server);
+    value["port"] = json!(server.port);
+    value["state"] = json!(server.state.name());
+    value["agent"] = json!(server.agent.map(|agent| agent.to_string()));
+    value["in_gate"] = json!(server.in_gate);
+    value["waiting_bytes"] = json!(server.waiting_bytes);
+    value
+}
+
 /// How a session would leave if the edge stopped. None if the edge only stands by for it.
 pub(super) fn leaving(row: &SessionRow) -> Option<Value> {
     let drain = row.drain.as_ref()?;
@@ -269,6 +281,7 @@ pub(super) fn row(row: &SessionRow) -> Value {
         "slot": row.cell.as_ref().and_then(|cell| cell.slot),
         "clients": row.cell.as_ref().map(|cell| cell.clients),
         "clients_listed": row.cell.as_ref().map(|cell| cell.listed.iter().map(client).collect::<Vec<_>>()),
+        "servers": row.cell.as_ref().map(|cell| cell.servers.iter().map(server_of_cell).collect::<Vec<_>>()),
         "busy": row.busy,
         "client_in_gate": row.client_in_gate,
         "server_in_gate": row.server_in_gate,

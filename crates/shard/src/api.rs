@@ -42,7 +42,7 @@ use marram_wire::{
 pub use moves::{MovePlan, MoveWish, PlanMoves, Planned};
 pub use rows::{
     Backing, CLIENTS_LISTED, CellRow, ClientRow, Copied, DrainRow, EndRow, KeeperKind, KeeperProgress,
-    KeeperRow, MoveRow, MoveStage, ReplicationRow, SessionRow,
+    KeeperRow, MoveRow, MoveStage, ReplicationRow, ServerRow, ServerRowState, SessionRow,
 };
 
 /// The place of this edge itself among the edges that a shard dials: its other shards can take sessions over, too.

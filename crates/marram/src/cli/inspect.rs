@@ -52,8 +52,18 @@ const OF_CLIENTS: [(&str, &str); 7] = [
     ("produced", "PRODUCED"),
     ("unsent", "UNSENT"),
 ];
+/// The fields of the servers to which a shared cell has connected, with their headings.
+const OF_SERVERS: [(&str, &str); 7] = [
+    ("server", "SERVER"),
+    ("port", "PORT"),
+    ("state", "STATE"),
+    ("agent", "AGENT"),
+    ("consumed", "CONSUMED"),
+    ("produced", "PRODUCED"),
+    ("waiting_bytes", "BYTES WAITING"),
+];
 /// Fields of a session that have lines of their own.
-const APART: [&str; 2] = ["survives", "clients_listed"];
+const APART: [&str; 3] = ["survives", "clients_listed", "servers"];
 
 pub(super) fn run(arguments: &Inspect) -> Result<(), Failure> {
     match &arguments.session {
@@ -127,7 +137,7 @@ fn one(session: &str, edges: &Edges) -> Result<(), Failure> {
             let (label, what) = line.split_once(": ").unwrap_or(("", line));
             out += &format!("{label:<16} {what}\n");
         }
-        out + &clients(&answer)
+        out + &clients(&answer) + &servers(&answer)
     });
     Ok(())
 }
@@ -143,6 +153,17 @@ fn clients(cell: &Value) -> String {
     let more = count.saturating_sub(listed.len() as u64);
     let rest = if more > 0 { format!("and {}\n", counted(more, "further client")) } else { String::new() };
     format!("\n{}{rest}", table::format(&OF_CLIENTS.map(|(_, heading)| heading), &rows))
+}
+
+/// The servers of a shared cell.
+fn servers(cell: &Value) -> String {
+    let listed = cell["servers"].as_array().map_or(&[][..], Vec::as_slice);
+    if listed.is_empty() {
+        return String::new();
+    }
+    let row = |server: &Value| OF_SERVERS.iter().map(|(field, _)| text(server, field)).collect();
+    let rows: Vec<Vec<String>> = listed.iter().map(row).collect();
+    format!("\n{}", table::format(&OF_SERVERS.map(|(_, heading)| heading), &rows))
 }
 
 /// For a session that none of the edges has: the coordinator may know its standby.

@@ -45,6 +45,8 @@ pub(super) struct Connection {
     /// Why the last agent did not take it, and which one that was since the first of them was asked.
     refusal: Option<String>,
     refused_by: Option<HostId>,
+    /// Whether operators were told that it is over.
+    is_told: bool,
 }
 
 /// What an owner does about the server at a port.
@@ -69,6 +71,23 @@ pub struct CellServer<'a> {
     pub agent: Option<HostId>,
     /// Before that: the last agent that has not taken it. Of the others, those behind it are asked.
     pub refused_by: Option<HostId>,
+    /// How far it is.
+    pub state: CellServerState,
+    /// Bytes of messages that its agent has not acknowledged.
+    pub waiting_bytes: u64,
+}
+
+/// How far a shared cell's connection to a server is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CellServerState {
+    /// No agent has taken it.
+    Connecting,
+    /// It is open, and the owner has a channel to its end.
+    Connected,
+    /// It is open, and its agent is away.
+    Away,
+    /// It is over, which the log is to say.
+    Leaving,
 }
 
 impl Connection {
@@ -83,6 +102,7 @@ impl Connection {
             counted_ns: None,
             refusal: None,
             refused_by: None,
+            is_told: false,
         })
     }
 
@@ -284,7 +304,17 @@ impl Owner {
         let side = self.ends.at(port)?;
         let connection = side.connection()?;
         let agent = connection.is_reached.then_some(side.host);
-        Some(CellServer { name: &connection.name, agent, refused_by: connection.refused_by })
+        let state = if side.client.as_ref().is_some_and(|client| client.leaves()) || side.is_cancelled() {
+            CellServerState::Leaving
+        } else if !connection.is_reached {
+            CellServerState::Connecting
+        } else if side.channel.is_some() {
+            CellServerState::Connected
+        } else {
+            CellServerState::Away
+        };
+        let (refused_by, waiting_bytes) = (connection.refused_by, side.outbox_charge);
+        Some(CellServer { name: &connection.name, agent, refused_by, state, waiting_bytes })
     }
 
     /// Servers to which a shared cell has connected, or connects.
@@ -349,7 +379,7 @@ impl Owner {
                 let why = connection.refusal.take();
                 let why = why.unwrap_or_else(|| "no agent that reaches it is connected to this edge".into());
                 let over = format!("it was not reached in {} s: {why}", CONNECT_NS / 1_000_000_000);
-                self.connection_over(port, &over, out);
+                self.connection_over(port, Code::Lost, &over, out);
                 let told = (Code::Lost, "the cell does not wait for the server any longer");
                 self.end_client(now, port, told, out);
             }
@@ -439,10 +469,20 @@ impl Owner {
         }
     }
 
-    /// The connection to a server is over, and not because both sides are done: operators are told.
-    pub(super) fn connection_over(&mut self, port: Port, reason: &str, out: &mut Vec<OwnerEffect>) {
-        let Some(connection) = self.ends.at(port).and_then(EndState::connection) else { return };
-        trace!(self.context(), "the connection to {} at port {} is over: {reason}", connection.name, port.0);
-        out.push(OwnerEffect::ConnectionOver(connection.name.clone(), reason.into()));
+    /// The connection to a server is over: operators are told, once.
+    pub(super) fn connection_over(
+        &mut self,
+        port: Port,
+        code: Code,
+        reason: &str,
+        out: &mut Vec<OwnerEffect>,
+    ) {
+        let Some(connection) = self.connection_mut(port).filter(|connection| !connection.is_told) else {
+            return;
+        };
+        connection.is_told = true;
+        let name = connection.name.clone();
+        trace!(self.context(), "the connection to {name} at port {} is over: {reason}", port.0);
+        out.push(OwnerEffect::ConnectionOver(name, code, reason.into()));
     }
 }

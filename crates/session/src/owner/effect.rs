@@ -84,8 +84,9 @@ pub enum OwnerEffect {
     /// Ask the end of the shared cell's client, or server, with this session for its promise, if it can be reached, under a generation that is newer than
     /// this count.
     AskPort(SessionId, u64),
-    /// The shared cell is not connected to this server any more, or was not reached by it, for this reason.
-    ConnectionOver(String, String),
+    /// The shared cell is not connected to this server any more, or has not reached it, for this reason. The code is `Finished` if that is as
+    /// the cell and the server wanted it.
+    ConnectionOver(String, Code, String),
     /// The shared cell's client with this session has stopped the cell, for this reason, and is expelled. The cell goes on.
     Expelled(SessionId, String),
     /// The owner no longer has the session. The next request for the session opens a new generation.

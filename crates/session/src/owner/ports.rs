@@ -169,7 +169,7 @@ impl Owner {
                 Ok(())
             }
             Frame::Ended(ended) => {
-                self.connection_over(port, &ended.reason, out);
+                self.connection_over(port, ended.code, &ended.reason, out);
                 self.client_leaves(port, &ended.reason);
                 self.pump(now, out);
                 Ok(())
@@ -401,8 +401,9 @@ impl Owner {
             }
         }
         for port in slow {
+            let what = if port.is_connected() { "server" } else { "client" };
             let why = format!(
-                "more than {UNSENT_SHARED_MAX} bytes waited for a client that reads too slowly; its cell is shared"
+                "more than {UNSENT_SHARED_MAX} bytes waited for a {what} that reads too slowly; its cell is shared"
             );
             self.end_client(now, port, (Code::Guest, &why), out);
         }
@@ -417,6 +418,7 @@ impl Owner {
         out: &mut Vec<OwnerEffect>,
     ) {
         trace!(self.context(), "ends the client at port {}: {code:?}: {reason}", port.0);
+        self.connection_over(port, code, reason, out);
         self.tell_ended(port, code, reason, out);
         self.client_leaves(port, reason);
         self.pump(now, out);
@@ -493,7 +495,8 @@ impl Owner {
         }
         for port in over {
             let why = "the client did not come back within the app's linger time";
-            self.connection_over(port, "its agent did not come back within the app's linger time", out);
+            let over = "its agent did not come back within the app's linger time";
+            self.connection_over(port, Code::Lost, over, out);
             self.end_client(now, port, (Code::Lost, why), out);
         }
     }

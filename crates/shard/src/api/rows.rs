@@ -183,6 +183,54 @@ record! {
     }
 }
 
+/// How far a shared cell's connection to a server is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum ServerRowState {
+    /// No agent has taken it yet.
+    Connecting = 0,
+    /// It is open.
+    Connected = 1,
+    /// It is open, and its agent is away.
+    Away = 2,
+    /// It is over, which the log is to say.
+    Leaving = 3,
+}
+byte_enum!(ServerRowState { Connecting, Connected, Away, Leaving });
+
+impl ServerRowState {
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Connecting => "connecting",
+            Self::Connected => "connected",
+            Self::Away => "away",
+            Self::Leaving => "leaving",
+        }
+    }
+}
+
+record! {
+    /// A server to which a shared cell has connected, or connects.
+    ServerRow {
+        /// The server's name.
+        server: String,
+        /// Its port.
+        port: u32,
+        /// How far it is.
+        state: ServerRowState,
+        /// Its agent; none before one has taken it.
+        agent: Option<HostId>,
+        /// Whether its agent is the edge's own gate.
+        in_gate: bool,
+        /// Bytes that its agent has not acknowledged.
+        waiting_bytes: u64,
+        /// What has passed between the cell and its end.
+        end: EndRow,
+    }
+}
+
 record! {
     /// A cell that clients share, and that has a backup.
     CellRow {
@@ -194,6 +242,8 @@ record! {
         clients: u64,
         /// The first of them, by their ports: [`CLIENTS_LISTED`] at most.
         listed: Vec<ClientRow>,
+        /// The servers to which it has connected, or connects, by their ports.
+        servers: Vec<ServerRow>,
     }
 }
 

@@ -112,15 +112,17 @@ impl Shard {
         }
     }
 
-    /// A shared cell's connection to a server is over, or there was none.
+    /// A shared cell's connection to a server is over, or there was none. One that both sides have ended is no news.
     pub(super) fn connection_over(
         &self,
         cell: SessionId,
-        (name, reason): (&str, &str),
+        name: &str,
+        (code, reason): (Code, &str),
         out: &mut Vec<ShardOutput>,
     ) {
         let text = format!("the shared cell is not connected to the server `{name}`: {reason}");
-        let (level, session) = (NoteLevel::Warning, Some(cell));
-        out.push(ShardOutput::Control(FromShard::Note(Note { level, session, guest: true, text })));
+        let level = if code == Code::Finished { NoteLevel::Debug } else { NoteLevel::Warning };
+        let note = Note { level, session: Some(cell), guest: true, text };
+        out.push(ShardOutput::Control(FromShard::Note(note)));
     }
 }

@@ -184,7 +184,9 @@ impl Shard {
             OwnerEffect::Report(seen) => witness::report(&mut self.counters, id, seen, out),
             OwnerEffect::WitnessMissing => witness::missing(&mut self.counters, id, out),
             OwnerEffect::AskPort(client, promised) => later.asks.push((client, promised)),
-            OwnerEffect::ConnectionOver(name, reason) => self.connection_over(id, (&name, &reason), out),
+            OwnerEffect::ConnectionOver(name, code, reason) => {
+                self.connection_over(id, &name, (code, &reason), out);
+            }
             OwnerEffect::Expelled(client, reason) => self.client_expelled(client, &reason, out),
             OwnerEffect::Reopen(count) => later.again = Some(count),
             OwnerEffect::Done(code, reason) => later.over = Some((code, reason)),

@@ -4,14 +4,14 @@ use super::{Session, Shard};
 use crate::api::{
     Backing, BackupForm, CLIENTS_LISTED, CellRow, ClientRow, Configure, Counted, Counter, DrainRow, EndRow,
     FromShard, Label, Note, NoteLevel, Now, Protect, REBALANCE_LEFT, REBALANCE_SESSIONS, ReplicationRow,
-    Rows, SessionRow, ShardOutput,
+    Rows, ServerRow, ServerRowState, SessionRow, ShardOutput,
 };
 use alloc::{
     collections::{BTreeMap, VecDeque},
     string::{String, ToString},
     vec::Vec,
 };
-use marram_session::owner::{EndProgress, EpochRelease, Owner, OwnerTotals};
+use marram_session::owner::{CellServerState, EndProgress, EpochRelease, Owner, OwnerTotals};
 use marram_wire::{
     frame::{Code, Frame},
     id::{Port, SessionId},
@@ -324,7 +324,26 @@ fn cell_row(owner: &Owner, config: &Configure) -> CellRow {
     };
     let listed = owner.ends().filter_map(row).take(CLIENTS_LISTED).collect();
     let key = owner.key().map(ToString::to_string);
-    CellRow { key, slot: None, clients: owner.client_count() as u64, listed }
+    let servers = owner.ends().filter_map(|end| server_row(owner, end, config)).collect();
+    CellRow { key, slot: None, clients: owner.client_count() as u64, listed, servers }
+}
+
+fn server_row(owner: &Owner, end: EndProgress, config: &Configure) -> Option<ServerRow> {
+    let server = owner.server_at(end.port)?;
+    Some(ServerRow {
+        server: server.name.to_string(),
+        port: end.port.0,
+        state: match server.state {
+            CellServerState::Connecting => ServerRowState::Connecting,
+            CellServerState::Connected => ServerRowState::Connected,
+            CellServerState::Away => ServerRowState::Away,
+            CellServerState::Leaving => ServerRowState::Leaving,
+        },
+        agent: server.agent,
+        in_gate: server.agent.is_some() && server.agent == config.gate,
+        waiting_bytes: server.waiting_bytes,
+        end: end_row(end),
+    })
 }
 
 /// What a listing shows of a session.

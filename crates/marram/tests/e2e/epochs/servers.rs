@@ -107,6 +107,15 @@ fn kept(purpose: &'static str, protection: &str) {
         assert_eq!(Some(next.owner), seen.backup, "round {round}");
         world.restart(seen.owner);
     }
+    let owner = world.backed(1).into_values().next().unwrap().owner;
+    let rows = world.rows(owner);
+    let listed = rows[0]["servers"].as_array().unwrap();
+    assert_eq!(
+        (listed.len(), &listed[0]["server"], &listed[0]["state"]),
+        (1, &"store".into(), &"connected".into())
+    );
+    let shown = world.marram(owner, &["inspect", rows[0]["session"].as_str().unwrap()]);
+    assert!(shown.contains("BYTES WAITING") && shown.contains("store"), "{shown}");
     let mut said: Vec<_> = speakers.into_iter().flat_map(|speaker| speaker.said).collect();
     said.sort();
     let expected: Vec<_> = said.iter().map(|(number, line)| format!("{number} {line}")).collect();

@@ -6,7 +6,7 @@ use crate::owner::{
     ports::check,
     traps::{BEHIND, Behind, hall},
 };
-use marram_session::owner::{BackupForm, EpochRelease, Feed, OwnerPhase};
+use marram_session::owner::{BackupForm, CellServerState, EpochRelease, Feed, OwnerPhase};
 use marram_wire::{
     frame::{Code, Frame},
     id::{HostId, Port},
@@ -206,6 +206,7 @@ fn a_port_that_the_cell_closes_before_it_is_open_goes() {
         assert_eq!(hall.unheard.iter().filter(|frame| is_over(frame)).count(), usize::from(asked));
         let lines = [format!("5 {FIRST} closes"), format!("6 {FIRST} is gone")];
         assert_eq!(hall.heard(ann)[hall.heard(ann).len() - 2..], lines);
+        assert_eq!(hall.finished, ["store: the cell has closed it before it was open"]);
         hall.passes(CONNECT_NS);
         assert_eq!(hall.edge.asks.len(), usize::from(!asked), "none is asked any more");
     }
@@ -295,8 +296,41 @@ fn a_connection_is_over_when_both_sides_are_done() {
     assert_eq!((hall.clients[store].closed, hall.clients[store].ended), (true, Some(Code::Finished)));
     let lines = [format!("5 {FIRST} closes"), format!("6 {FIRST} is gone")];
     assert_eq!(hall.heard(ann)[4..], lines);
-    assert_eq!(hall.over, [""; 0]);
+    assert_eq!(
+        (&hall.over[..], &hall.finished[..]),
+        (&[][..], &["store: both sides are done".to_owned()][..])
+    );
     assert_eq!(hall.clients[ann].ended, None);
+}
+
+#[test]
+fn operators_are_told_once_when_a_connection_ends() {
+    let (mut hall, ann, _) = connected();
+    hall.step(|owner, now, out| owner.end_client(now, Port(FIRST), (Code::Killed, "no more"), out));
+    hall.settles();
+    assert_eq!(hall.heard(ann).last(), Some(&format!("6 {FIRST} is gone")));
+    assert_eq!((&hall.over[..], hall.finished.len()), (&["store: no more".to_owned()][..], 0));
+}
+
+#[test]
+fn a_connection_is_listed_with_its_state() {
+    let (mut hall, ann) = connects();
+    let state = |hall: &Hall| {
+        let server = hall.edge.owner.server_at(Port(FIRST))?;
+        Some((server.name.to_owned(), server.state, server.waiting_bytes > 0))
+    };
+    let stands = |state, waits| Some(("store".to_owned(), state, waits));
+    assert_eq!(state(&hall), stands(CellServerState::Connecting, false));
+    hall.asks_all();
+    hall.settles();
+    assert_eq!(state(&hall), stands(CellServerState::Connected, false));
+    hall.breaks(1);
+    hall.says(ann, "are you there?");
+    assert_eq!(state(&hall), stands(CellServerState::Away, true));
+    hall.says(ann, "on");
+    hall.step(|owner, now, out| owner.end_client(now, Port(FIRST), (Code::Killed, "no more"), out));
+    hall.settles();
+    assert_eq!(state(&hall), None);
 }
 
 #[test]

@@ -138,6 +138,8 @@ pub(crate) struct Hall {
     pub(crate) refuses_servers: bool,
     /// Connections to servers that are over, and why.
     pub(crate) over: Vec<String>,
+    /// The same of those that both sides, or the cell, wanted to end.
+    pub(crate) finished: Vec<String>,
     /// Frames for ends that are not there.
     pub(crate) unheard: Vec<Frame>,
     /// Recordings that were made, and the refusals, in order.
@@ -198,6 +200,7 @@ impl Hall {
             refuses_servers: false,
             over: Vec::new(),
             unheard: Vec::new(),
+            finished: Vec::new(),
             recorded: VecDeque::new(),
         }
     }
@@ -295,7 +298,10 @@ impl Hall {
                 self.edge.feed.push_back(frame);
             }
             OwnerEffect::AskPort(session, _) => self.edge.asks.push(session),
-            OwnerEffect::ConnectionOver(name, reason) => self.over.push(format!("{name}: {reason}")),
+            OwnerEffect::ConnectionOver(name, code, reason) => {
+                let text = format!("{name}: {reason}");
+                if code == Code::Finished { &mut self.finished } else { &mut self.over }.push(text);
+            }
             OwnerEffect::Recorded(_, result) => {
                 let made = result.and_then(|gathered| self.assembles(*gathered));
                 self.recorded.push_back(made);

@@ -118,7 +118,9 @@ pub(crate) fn effect(effect: &OwnerEffect) -> String {
         OwnerEffect::Report(seen) => format!("report {} of {}", seen.log_end, seen.generation.count),
         OwnerEffect::WitnessMissing => "witness missing".into(),
         OwnerEffect::Remove(cell) => format!("remove {}", cell.0),
-        OwnerEffect::ConnectionOver(name, why) => format!("connection to {name} is over: {why}"),
+        OwnerEffect::ConnectionOver(name, code, why) => {
+            format!("connection to {name} is over: {code:?}: {why}")
+        }
         OwnerEffect::Expelled(client, reason) => format!("expels {client}: {reason}"),
         OwnerEffect::AskPort(session, count) => format!("ask {session} beside {count}"),
         OwnerEffect::Reopen(count) => format!("again {count}"),

@@ -5,6 +5,7 @@ use super::{
     world::{LONG_MS, Manner, World},
 };
 use marram_session::owner::BackupForm;
+use marram_shard::api::ServerRowState;
 use marram_wire::limits::{CONNECT_ANSWER_NS, CONNECT_NS};
 
 const CONNECT_MS: u64 = CONNECT_NS / 1_000_000;
@@ -35,6 +36,26 @@ fn a_cell_connects_to_a_server_and_talks_with_it() {
         is_one_history(&world, &[0, two, server]);
         assert_eq!(world.cells_at(world.runs_at()[0]), [(String::new(), 2)], "a server is no client");
     }
+}
+
+#[test]
+fn the_servers_of_a_cell_are_listed() {
+    let (mut world, two, server) = connected(BackupForm::Log);
+    let edge = world.runs_at()[0];
+    let listed = |world: &mut World| {
+        let rows = world.rows_at(edge);
+        let cell = rows.into_iter().find_map(|row| row.cell).expect("it has the cell");
+        assert_eq!((cell.clients, cell.listed.len(), cell.servers.len()), (2, 2, 1));
+        let row = cell.servers.into_iter().next().expect("there is one");
+        assert_eq!((&row.server[..], row.port, row.in_gate), ("store", 1 << 31, false));
+        assert!(row.agent.is_some());
+        (row.state, row.waiting_bytes > 0)
+    };
+    assert_eq!(listed(&mut world), (ServerRowState::Connected, false));
+    world.cuts_off(server, true);
+    world.says(two, "are you there?");
+    world.runs(100);
+    assert_eq!(listed(&mut world), (ServerRowState::Away, true));
 }
 
 #[test]

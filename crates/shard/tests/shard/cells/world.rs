@@ -462,10 +462,15 @@ impl World {
 
     /// How the sessions that run on an edge are replicated.
     pub(crate) fn replication_at(&mut self, edge: usize) -> Vec<ReplicationRow> {
+        self.rows_at(edge).into_iter().filter_map(|row| row.replication).collect()
+    }
+
+    /// What an edge lists of its sessions.
+    pub(crate) fn rows_at(&mut self, edge: usize) -> Vec<SessionRow> {
         self.rows.clear();
         self.tell(edge, ToShard::List(Tag { tag: 1 }));
         self.settles();
-        self.rows.iter().filter_map(|row| row.replication.clone()).collect()
+        core::mem::take(&mut self.rows)
     }
 
     /// Its machine dies.
