@@ -515,7 +515,7 @@ impl Shard {
     }
 
     /// The edge at the other end of a peer's wire.
-    fn peer_name(&self, wire: ShardWireId) -> Option<String> {
+    pub(super) fn peer_name(&self, wire: ShardWireId) -> Option<String> {
         let peer = self.peers.as_ref()?.get(wire)?;
         Some(peer.name().to_string())
     }
@@ -547,25 +547,6 @@ impl Shard {
                 self.drop_former_cells(now, (group, wire), out);
             }
             _ => {}
-        }
-    }
-
-    /// A session that this shard stands by for is in this group.
-    pub(super) fn backs(
-        &mut self,
-        now: Now,
-        (wire, name): (ShardWireId, GroupId),
-        id: SessionId,
-        out: &mut Vec<ShardOutput>,
-    ) {
-        if let Some(primary) = self.peer_name(wire) {
-            self.backups.join(name, (wire, &primary), id);
-            if self.is_shared_cell(id) {
-                self.backups.is_slot(name);
-            }
-            if self.groups.get(name).is_none() {
-                self.refuse_former(now, name, out);
-            }
         }
     }
 

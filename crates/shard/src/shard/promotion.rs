@@ -94,6 +94,25 @@ impl Shard {
         last.into_iter().collect()
     }
 
+    /// A session that this shard stands by for is in this group.
+    pub(super) fn backs(
+        &mut self,
+        now: Now,
+        (wire, name): (ShardWireId, GroupId),
+        id: SessionId,
+        out: &mut Vec<ShardOutput>,
+    ) {
+        if let Some(primary) = self.peer_name(wire) {
+            self.backups.join(name, (wire, &primary), id);
+            if self.is_shared_cell(id) {
+                self.backups.is_slot(name);
+            }
+            if self.groups.get(name).is_none() {
+                self.refuse_former(now, name, out);
+            }
+        }
+    }
+
     /// This edge has claimed a group, and does not have it any more. Its former primary may not know that, and have other sessions in it: it is
     /// told that it has lost its backup, and claims the group.
     pub(super) fn refuse_former(&mut self, now: Now, name: GroupId, out: &mut Vec<ShardOutput>) {

@@ -3,6 +3,8 @@
 
 #[path = "world/agents.rs"]
 mod agents;
+#[path = "world/feeds.rs"]
+mod feeds;
 #[path = "world/many.rs"]
 mod many;
 #[path = "world/store.rs"]
@@ -21,7 +23,7 @@ use marram_session::{
 use marram_shard::{
     api::{
         App, AppName, Configure, EpochSettings, FromShard, Kill, Now, PolicyList, Protect, ReplicationPolicy,
-        ReplicationRow, SessionRow, ShardInput, ShardOutput, ShardWireId, Tag, ToShard,
+        SessionRow, ShardInput, ShardOutput, ShardWireId, ToShard,
     },
     shard::Shard,
 };
@@ -460,19 +462,6 @@ impl World {
         self.settles();
     }
 
-    /// How the sessions that run on an edge are replicated.
-    pub(crate) fn replication_at(&mut self, edge: usize) -> Vec<ReplicationRow> {
-        self.rows_at(edge).into_iter().filter_map(|row| row.replication).collect()
-    }
-
-    /// What an edge lists of its sessions.
-    pub(crate) fn rows_at(&mut self, edge: usize) -> Vec<SessionRow> {
-        self.rows.clear();
-        self.tell(edge, ToShard::List(Tag { tag: 1 }));
-        self.settles();
-        core::mem::take(&mut self.rows)
-    }
-
     /// Its machine dies.
     pub(crate) fn kills(&mut self, edge: usize) {
         self.edges[edge].shard = None;
@@ -496,19 +485,6 @@ impl World {
     /// The session of a client.
     pub(crate) fn session(&self, client: usize) -> Option<SessionId> {
         self.clients[client].session
-    }
-
-    /// Whether an edge claims the group of a client's session.
-    pub(crate) fn is_claiming(&self, edge: usize, client: usize) -> bool {
-        self.session(client).is_some_and(|session| self.shard(edge).is_claiming(session))
-    }
-
-    /// The backup of the session that is fed since last is at this edge, which gets a frame from its primary.
-    pub(crate) fn hears_primary(&mut self, edge: usize, frame: impl FnOnce(Channel) -> Frame) {
-        let (wire, channel) = self.fed.expect("a session is fed");
-        let frame = frame(channel);
-        self.reaches(edge, ShardInput::Frame { wire: ShardWireId(wire), frame });
-        self.runs(1);
     }
 
     /// It stops for some time.
