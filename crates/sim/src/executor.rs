@@ -478,7 +478,7 @@ fn judge_datagrams(input: &CellInput, datagrams: [bool; 2], past: &mut Past) -> 
         CellInput::Open { port, kind, .. } => {
             let expected = match *port {
                 Port::SERVER => PortKind::server(datagrams[1]),
-                port if port.is_connected() => PortKind::server(datagrams[1]),
+                port if port.is_from_connect() => PortKind::server(datagrams[1]),
                 // The first one, or one of a hall's.
                 _ => PortKind::client(datagrams[0]),
             };

@@ -72,7 +72,7 @@ impl Port {
 
     /// Whether it leads to a server to which a shared cell has connected, or connects.
     #[must_use]
-    pub const fn is_connected(self) -> bool {
+    pub const fn is_from_connect(self) -> bool {
         self.0 >= Self::FIRST_CONNECTED.0
     }
 }

@@ -33,7 +33,7 @@ impl Port {
 
     /// Whether it leads to a server to which the cell has connected ([`Context::connect`]).
     #[must_use]
-    pub const fn is_connected(self) -> bool {
+    pub const fn is_from_connect(self) -> bool {
         self.0 >= Self::FIRST_CONNECTED.0
     }
 

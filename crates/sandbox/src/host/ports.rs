@@ -55,7 +55,7 @@ impl Ports {
             Ok(at) if self.list[at].1 => PortState::Open,
             Ok(_) => PortState::Closed,
             Err(_) if self.connecting.contains(&port) => PortState::Connecting,
-            Err(_) if port.is_connected() => {
+            Err(_) if port.is_from_connect() => {
                 let is_past = port.0 - Port::FIRST_CONNECTED.0 < self.connects;
                 if is_past { PortState::Gone } else { PortState::Unknown }
             }
@@ -70,7 +70,7 @@ impl Ports {
         if let Ok(at) = self.find(port) {
             self.list.remove(at);
             self.peers.remove(&port);
-            if !port.is_connected() {
+            if !port.is_from_connect() {
                 self.past = self.past.max(port.0.saturating_add(1));
             }
         }
@@ -78,7 +78,7 @@ impl Ports {
 
     /// The port of the server to which the cell connects now; none if there are too many.
     pub(crate) fn connect(&mut self) -> Option<Port> {
-        let connected = self.list.iter().filter(|(port, _)| port.is_connected()).count();
+        let connected = self.list.iter().filter(|(port, _)| port.is_from_connect()).count();
         let port = Port::FIRST_CONNECTED.0.checked_add(self.connects)?;
         if connected + self.connecting.len() >= CONNECTIONS_MAX {
             return None;
@@ -95,8 +95,8 @@ impl Ports {
 
     /// Adds the result of [`Ports::connections`]; refuses ports that it cannot have.
     pub(crate) fn with_connections(self, (connects, connecting): (u32, Vec<Port>)) -> Option<Self> {
-        let is_one = |port: Port| port.is_connected() && port.0 - Port::FIRST_CONNECTED.0 < connects;
-        let opened = self.list.iter().map(|(port, _)| *port).filter(|port| port.is_connected());
+        let is_one = |port: Port| port.is_from_connect() && port.0 - Port::FIRST_CONNECTED.0 < connects;
+        let opened = self.list.iter().map(|(port, _)| *port).filter(|port| port.is_from_connect());
         let are_theirs = opened.chain(connecting.iter().copied()).all(is_one);
         let ordered = connecting.is_sorted_by(|one, next| one < next);
         let are_free = connecting.iter().all(|port| self.find(*port).is_err());

@@ -85,7 +85,7 @@ impl Ends {
         match event {
             PortEvent::Joined(joined) => {
                 let Joined { port, client, .. } = &**joined;
-                if port.is_connected() {
+                if port.is_from_connect() {
                     let state = self.reached(joined).then(|| self.client_at(*port)?.client.as_mut())??;
                     (state.client, state.asked) = (client.clone(), state.asked.max(client.generation));
                 } else if self.index(*port).is_some() {
@@ -180,11 +180,11 @@ impl Ends {
         list.connected.clear();
         let clients = core::mem::take(&mut header.clients.0);
         let ascend = clients.is_sorted_by(|one, next| one.state.port < next.state.port);
-        let connected = clients.iter().map(|client| client.state.port).filter(|port| port.is_connected());
+        let connected = clients.iter().map(|client| client.state.port).filter(|port| port.is_from_connect());
         let are_named = connected.eq(header.servers.0.iter().map(|server| server.port));
         let mut servers = core::mem::take(&mut header.servers.0).into_iter();
         let sides = clients.into_iter().map(|ClientState { state, client, expelled }| {
-            let server = if state.port.is_connected() { servers.next() } else { None };
+            let server = if state.port.is_from_connect() { servers.next() } else { None };
             let mut side = EndState::of_client(state.port, client, server.map(|server| server.name));
             side.client.iter_mut().for_each(|client| client.expelled = expelled);
             side.restore_client(state);

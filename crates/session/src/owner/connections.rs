@@ -208,7 +208,7 @@ impl Ends {
     /// A handler connects to this server. False if it must not.
     pub(super) fn connect(&mut self, port: Port, name: &str) -> bool {
         let is_full = self.connections().len() >= CONNECTIONS_MAX;
-        let is_free = port.is_connected() && self.index(port).is_none();
+        let is_free = port.is_from_connect() && self.index(port).is_none();
         let Some(list) = self.ports.as_mut().filter(|_| is_free && !is_full) else { return false };
         list.connected.push(port);
         let session = SessionId::of_connection(list.cell, port);

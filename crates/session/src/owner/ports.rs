@@ -271,7 +271,7 @@ impl Owner {
         } else if !is_open {
             let joined = Client { generation, host, ..client.client.clone() };
             // Of a server the cell knows what it has asked for.
-            let peer = peer.filter(|_| !port.is_connected());
+            let peer = peer.filter(|_| !port.is_from_connect());
             client.pending =
                 Some(PortEvent::Joined(Box::new(Joined { port, client: joined, datagrams, peer })));
         } else {
@@ -401,7 +401,7 @@ impl Owner {
             }
         }
         for port in slow {
-            let what = if port.is_connected() { "server" } else { "client" };
+            let what = if port.is_from_connect() { "server" } else { "client" };
             let why = format!(
                 "more than {UNSENT_SHARED_MAX} bytes waited for a {what} that reads too slowly; its cell is shared"
             );
@@ -488,7 +488,7 @@ impl Owner {
         let (mut over, may_ask) = (Vec::new(), self.may_ask_servers());
         for (since_ns, port) in due {
             // It does not come by itself.
-            let since_ns = since_ns.filter(|_| may_ask || !port.is_connected());
+            let since_ns = since_ns.filter(|_| may_ask || !port.is_from_connect());
             let client = self.ends.client_at(port).and_then(|side| side.client.as_mut());
             client.into_iter().for_each(|client| client.away_since_ns = since_ns.or(Some(now.mono_ns)));
             over.extend(is_due(since_ns.unwrap_or(now.mono_ns)).then_some(port));

@@ -157,7 +157,7 @@ pub(crate) fn port_handlers(event: &PortEvent, input_closed: bool) -> Vec<CellIn
     let port = event.port();
     match event {
         PortEvent::Joined(joined) => {
-            let is_server = port.is_connected();
+            let is_server = port.is_from_connect();
             let kind = if is_server {
                 PortKind::server(joined.datagrams)
             } else {

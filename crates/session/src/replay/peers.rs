@@ -39,7 +39,7 @@ impl Peers {
         let clients = header.into_iter().flat_map(|header| &header.clients.0);
         let clients = clients.map(|it| {
             let is_reached = it.client.generation != Generation::NONE;
-            (&it.state, it.state.port.is_connected() && !is_reached)
+            (&it.state, it.state.port.is_from_connect() && !is_reached)
         });
         let states = header.into_iter().flat_map(|header| &header.ports).map(|state| (state, false));
         let mut open: BTreeMap<Port, OpenPort> = states
@@ -83,7 +83,7 @@ impl Peers {
             // A client's port is free before, and a server's is one that the cell has connected to, and that is not reached.
             let may_join = match self.open.insert(port, OpenPort::default()) {
                 Some(open) => open.is_connecting,
-                None => !port.is_connected(),
+                None => !port.is_from_connect(),
             };
             if !may_join {
                 return None;

@@ -60,7 +60,8 @@ impl Shard {
         out: &mut Vec<ShardOutput>,
     ) -> Result<(), Refusal> {
         let session = hello.session;
-        let Some((cell, port)) = self.cell_of_client(session).filter(|(_, port)| port.is_connected()) else {
+        let Some((cell, port)) = self.cell_of_client(session).filter(|(_, port)| port.is_from_connect())
+        else {
             return Err(self.unknown_server(now, hello, app, out));
         };
         let Some(at) = self.wires.get(wire) else { return refuse(Code::Waiting, "the wire is gone") };

@@ -318,7 +318,7 @@ fn end_row(end: EndProgress) -> EndRow {
 /// What a listing shows of a cell that clients share.
 fn cell_row(owner: &Owner, config: &Configure) -> CellRow {
     let row = |end: EndProgress| {
-        let (session, agent) = owner.client_of(end.port).filter(|_| !end.port.is_connected())?;
+        let (session, agent) = owner.client_of(end.port).filter(|_| !end.port.is_from_connect())?;
         let (in_gate, port) = (config.gate == Some(agent), end.port.0);
         Some(ClientRow { session, agent, in_gate, port, end: EndRow { client: true, ..end_row(end) } })
     };

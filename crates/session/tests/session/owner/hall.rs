@@ -595,7 +595,7 @@ impl Hall {
             let number = self.clients.iter().position(|client| client.session == session);
             let number = number.unwrap_or_else(|| {
                 let port = self.edge.owner.port_of(session).expect("it asks for those that there are");
-                assert!(port.is_connected(), "it asks for clients that there are");
+                assert!(port.is_from_connect(), "it asks for clients that there are");
                 self.comes(End::new(session, true, "app".into()))
             });
             self.asks_owner(number);

@@ -51,7 +51,7 @@ impl Teller {
             CellInput::Open { port, kind, .. }
                 if !(self.falls_at_open && (*port == THIRD || !kind.is_client())) =>
             {
-                assert_eq!(kind.is_client(), !port.is_connected());
+                assert_eq!(kind.is_client(), !port.is_from_connect());
                 self.open.insert(*port);
                 Some(format!("{} joins", port.0))
             }
