@@ -168,6 +168,16 @@ impl CellOutput {
     pub fn count_sent(outputs: &[Self]) -> usize {
         outputs.iter().filter(|output| matches!(output, Self::Message { .. } | Self::Close { .. })).count()
     }
+
+    /// Bytes of the messages to ports of which this holds.
+    #[must_use]
+    pub fn payload_to(outputs: &[Self], is_meant: impl Fn(Port) -> bool) -> u64 {
+        let bytes = |output: &Self| match output {
+            Self::Message { port, payload } if is_meant(*port) => payload.len() as u64,
+            _ => 0,
+        };
+        outputs.iter().map(bytes).sum()
+    }
 }
 
 /// A change to the cell's timers, in call order. There is one timer for each stage and token: setting it again replaces it.

@@ -9,7 +9,7 @@ use alloc::boxed::Box;
 use marram_wire::{
     codec::Last,
     frame::{Keep, Keeps},
-    id::{Generation, SessionId},
+    id::{Generation, Port, SessionId},
     key::CellKey,
     peer::Origin,
     seal::{Seal, SessionKeys},
@@ -78,6 +78,11 @@ impl About {
     /// decides which edge runs it.
     pub(super) fn is_shared_cell(&self) -> bool {
         self.policy.shared && self.has_backup()
+    }
+
+    /// Whether a client is at this port, and no server.
+    pub(super) fn is_client(&self, port: Port) -> bool {
+        if self.is_shared_cell() { !port.is_connected() } else { port == Port::CLIENT }
     }
 
     /// Whether ends keep messages and log, and only because the session moves.

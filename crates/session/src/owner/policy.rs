@@ -104,6 +104,8 @@ pub struct OwnerTotals {
     pub replayed: u64,
     /// Outputs produced, replay not counted.
     pub produced: u64,
+    /// Bytes of the messages that the cell consumed from its client and sent to it, replay not counted.
+    pub payload_bytes: u64,
     /// Checkpoints stored by an end.
     pub checkpoints: u64,
     /// Checkpoints that were begun because the shard's replay budget was used up.

@@ -92,6 +92,7 @@ impl Owner {
         }
         let sent = Made::count_sent(&ran.outputs);
         self.totals.produced += sent as u64;
+        self.totals.payload_bytes += Made::payload_to(&ran.outputs, |port| self.about.is_client(port));
         self.checkpointer.spent(ran.cost_ns);
         if let Some(keep) = &mut self.keep {
             keep.spent(ran.cost_ns);
@@ -134,9 +135,12 @@ impl Owner {
         (sent, applied): (usize, Result<(), String>),
         out: &mut Vec<OwnerEffect>,
     ) -> bool {
-        let event = match &running.event {
-            Event::Port(event) => Some(event.clone()),
-            _ => None,
+        let (event, payload) = match &running.event {
+            Event::Port(event) => (Some(event.clone()), 0),
+            Event::Message(port) if self.about.is_client(*port) => {
+                (None, running.message.as_ref().map_or(0, |message| message.payload.len() as u64))
+            }
+            _ => (None, 0),
         };
         let logged = if self.about.keeps() { self.log_entry(running, out) } else { Some(0) };
         let Some(logged) = logged else {
@@ -147,6 +151,7 @@ impl Owner {
             return false;
         };
         self.totals.consumed += 1;
+        self.totals.payload_bytes += payload;
         self.totals.pauses_ended += self.state.end_entry(&mut self.ends, &self.about);
         event.into_iter().for_each(|event| self.port_logged(&event, out));
         self.ends.port_entry_ended(Some(self.log.end()));
@@ -197,6 +202,7 @@ impl Owner {
         let applied = self.state.apply(&mut self.ends, self.about.context(), 0, &ran);
         self.ends.iter_mut().for_each(EndState::mark_logged);
         self.totals.produced += count as u64;
+        self.totals.payload_bytes += Made::payload_to(&ran.outputs, |port| self.about.is_client(port));
         self.runner.count(now, count, 0);
         let broken = self.runner.broken_quota(&self.about.policy, &self.log, count);
         if let Some(reason) = broken.or(applied.err()) {

@@ -53,6 +53,8 @@ fn an_output_takes_along_the_log_that_its_end_lacks() {
     // Kinds: a message of the client, another, one of the server.
     assert_eq!(bench.kept[0].log[42..], [0, 0, 1]);
     assert_eq!(bench.owner.totals().produced, 4);
+    // "a", "A", "AA", "b" and "BB": what the server has sent and gets is not counted again.
+    assert_eq!(bench.owner.totals().payload_bytes, 7);
 }
 
 #[test]
