@@ -5,9 +5,9 @@
 
 use super::manifest::every_us;
 use super::source::{Problem, Source};
-use super::units::Name;
+use super::units::{Name, Size};
 use marram_session::agent::routes::BadPrefix;
-use marram_shard::api::{PortRange, ReplicationPolicy};
+use marram_shard::api::{PortRange, ReplicationPolicy, TrafficCondition};
 use serde::Deserialize;
 use std::ops::Range;
 use toml::Spanned;
@@ -34,12 +34,16 @@ pub(super) struct WrittenPolicy {
     listener: Option<String>,
     client: Option<Spanned<String>>,
     client_port: Option<Spanned<String>>,
+    /// What is measured of the session: bytes a second, and bytes.
+    min_rate: Option<Spanned<Size>>,
+    max_rate: Option<Spanned<Size>>,
+    min_bytes: Option<Spanned<Size>>,
     every: Option<Spanned<String>>,
     targets: Option<Spanned<Vec<Name>>>,
     groups: Option<Spanned<u32>>,
     /// How many sessions a second move to an edge that joins.
     rebalance: Option<Spanned<u32>>,
-    waits: Option<bool>,
+    waits: Option<Spanned<bool>>,
 }
 
 /// The policies, in the order in which they are tried.
@@ -89,6 +93,7 @@ impl WrittenPolicy {
             let what = "changes nothing; write `every`, `targets`, `groups`, `rebalance` or `waits`";
             return Err(source.problem(span, what));
         }
+        let traffic = self.traffic(source)?;
         let rebalance = self.rebalance.as_ref().map(|rate| rebalance(source, rate)).transpose()?;
         let client = self.client.as_ref().map(|text| {
             text.get_ref().parse().map_err(|error: BadPrefix| source.problem(&text.span(), error.to_string()))
@@ -107,12 +112,40 @@ impl WrittenPolicy {
             listener: self.listener,
             client: client.transpose()?,
             client_port: self.client_port.as_ref().map(|text| ports(source, text)).transpose()?,
+            traffic,
             every_us: every.transpose()?,
             targets: targets.unwrap_or_default(),
-            runs_ahead: self.waits == Some(false),
+            runs_ahead: self.waits.map(Spanned::into_inner) == Some(false),
             groups: self.groups.map_or(1, Spanned::into_inner),
             rebalance: rebalance.unwrap_or(0),
         })
+    }
+}
+
+impl WrittenPolicy {
+    /// What is measured of a session that the policy is for.
+    fn traffic(&self, source: &Source) -> Result<TrafficCondition, Problem> {
+        let size = |written: &Option<Spanned<Size>>| written.as_ref().map(|size| size.get_ref().0);
+        for limit in [&self.min_rate, &self.min_bytes].into_iter().flatten() {
+            if limit.get_ref().0 == 0 {
+                return Err(source.problem(&limit.span(), "holds for every session; leave it out"));
+            }
+        }
+        let (rate_min, rate_max) = (size(&self.min_rate), size(&self.max_rate));
+        if let (Some(min), Some(max), Some(written)) = (rate_min, rate_max, &self.max_rate)
+            && min > max
+        {
+            let what =
+                format!("no session has this rate at most and {} at least; write a higher one", Size(min));
+            return Err(source.problem(&written.span(), what));
+        }
+        let traffic = TrafficCondition { rate_min, rate_max, bytes_min: size(&self.min_bytes) };
+        if let Some(waits) = self.waits.as_ref().filter(|waits| !*waits.get_ref() && traffic.is_some()) {
+            let what = "a session whose outputs do not wait keeps its group, whatever is measured; leave it out, or `min_rate`, `max_rate` \
+                        and `min_bytes`";
+            return Err(source.problem(&waits.span(), what));
+        }
+        Ok(traffic)
     }
 }
 
@@ -173,7 +206,7 @@ mod tests {
             "[[policy]]\nname = \"bulk\"\nevery = \"10ms\"\n\
              [[policy]]\nname = \"spread\"\ngroups = 4\n\
              [[policy]]\nname = \"calls\"\npriority = 1\napp = \"relay\"\nlistener = \"sip\"\nclient = \"192.0.2.0/24\"\n\
-             client_port = \"5060\"\nevery = \"message\"\ntargets = [\"there\", \"far\"]\n\
+             client_port = \"5060\"\nmin_rate = \"1MiB\"\nmax_rate = \"1.5MiB\"\nmin_bytes = \"1KiB\"\nevery = \"message\"\ntargets = [\"there\", \"far\"]\n\
              [[policy]]\nname = \"free\"\npriority = -1\nwaits = false\n[[policy]]\nname = \"safe\"\npriority = -2\nwaits = true\n",
         )
         .unwrap();
@@ -187,6 +220,11 @@ mod tests {
             listener: Some("sip".into()),
             client: Some("192.0.2.0/24".parse().unwrap()),
             client_port: Some(PortRange { from: 5060, to: 5060 }),
+            traffic: TrafficCondition {
+                rate_min: Some(1 << 20),
+                rate_max: Some(3 << 19),
+                bytes_min: Some(1 << 10),
+            },
             every_us: Some(0),
             targets: vec!["there".into(), "far".into()],
             runs_ahead: false,
@@ -232,6 +270,20 @@ mod tests {
             ("every = \"1ms\"\nclient = \"192.0.2.7/24\"", "not an address prefix"),
             ("every = \"1ms\"\nclient_port = \"9-5\"", "is empty"),
             ("every = \"1ms\"\nclient_port = \"many\"", "neither a port"),
+            ("every = \"1ms\"\nmin_rate = \"0B\"", ":4: `policy.min_rate`: holds for every session; leave"),
+            ("every = \"1ms\"\nmin_bytes = \"0B\"", ":4: `policy.min_bytes`: holds for every session; leave"),
+            ("every = \"1ms\"\nmin_rate = 5", "a size such as"),
+            ("every = \"1ms\"\nmin_rate = \"1MB\"", "a size such as"),
+            ("every = \"1ms\"\nmax_rate = \"1MiB/s\"", "a size such as"),
+            (
+                "every = \"1ms\"\nmax_rate = \"1KiB\"\nmin_rate = \"1MiB\"",
+                ":4: `policy.max_rate`: no session has this rate at most and 1MiB at least; write a higher one",
+            ),
+            (
+                "waits = false\nmin_rate = \"1MiB\"",
+                ":3: `policy.waits`: a session whose outputs do not wait keeps",
+            ),
+            ("min_rate = \"1MiB\"", "changes nothing"),
             ("every = \"1ms\"\nsni = \"www.example.org\"", "sni"),
         ] {
             let refused = parse(&table(fields)).expect_err(fields);

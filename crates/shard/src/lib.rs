@@ -17,3 +17,4 @@ pub mod ring;
 pub mod run_queue;
 pub mod shard;
 pub mod suggest;
+mod traffic;

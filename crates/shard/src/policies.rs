@@ -1,5 +1,6 @@
 //! Which sessions are replicated in another way than their app says: one policy of an edge's table (Pico Replication, 4.4).
 
+use crate::traffic::TrafficCondition;
 use alloc::{string::String, vec::Vec};
 use marram_session::agent::routes::Prefix;
 use marram_wire::{peer::Origin, record};
@@ -29,6 +30,8 @@ record! {
         client: Option<Prefix>,
         /// The client's port.
         client_port: Option<PortRange>,
+        /// What is measured of the session. Only the edge that runs it knows whether that holds.
+        traffic: TrafficCondition,
         /// Epochs end so often at most, in microseconds; 0 for one with each message; none for what the app says.
         every_us: Option<u32>,
         /// The edges that are to be the backup: the first one that is connected. If none is, the edge that has none of these policies would
@@ -52,7 +55,7 @@ record! {
 }
 
 impl ReplicationPolicy {
-    /// Whether it is for a session of this app, whose client connected there.
+    /// Whether it is for a session of this app, whose client connected there, if what is measured of the session is as it says.
     #[must_use]
     pub fn matches(&self, app: &str, origin: Option<&Origin>) -> bool {
         let client = origin.and_then(|origin| origin.client);
@@ -110,6 +113,7 @@ mod tests {
             listener: None,
             client: Some("2001:db8::/32".parse().unwrap()),
             client_port: Some(PortRange { from: 0, to: u16::MAX }),
+            traffic: TrafficCondition { rate_min: Some(0), rate_max: Some(u64::MAX), bytes_min: Some(7) },
             every_us: Some(0),
             targets: alloc::vec!["here".into(), "there".into()],
             runs_ahead: true,

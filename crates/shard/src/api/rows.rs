@@ -288,6 +288,8 @@ record! {
         waits: bool,
         /// The policy that the session follows, if there is one.
         policy: Option<String>,
+        /// Its rate, in bytes a second, if a policy asks for what is measured of it. An average of some seconds.
+        rate: Option<u64>,
         /// Whether the policies that are in force say otherwise: its group goes on as a former one has said, in all or with its backup and
         /// its members, until the session moves or the group looks for a backup.
         former: bool,
@@ -351,6 +353,8 @@ record! {
         consumed: u64,
         /// Outputs produced.
         produced: u64,
+        /// Bytes of the messages consumed from its client, and sent to it, since this edge began to run it.
+        payload_bytes: u64,
         /// Log bytes since the session began.
         log_bytes: u64,
         /// Log bytes that no checkpoint covers.

@@ -172,6 +172,11 @@ fn no_effect(policy: &ReplicationPolicy, app: &App) -> Option<String> {
         Some(format!(
             "policy `{name}` has no effect: app `{app_name}` is not deployed with protect = \"epoch\", nor as a protected shared cell"
         ))
+    } else if policy.traffic.is_some() && app.shared {
+        Some(format!(
+            "policy `{name}` has no effect: the cell of app `{app_name}` is shared, and `min_rate`, `max_rate` and `min_bytes` are for sessions \
+             with a cell of their own"
+        ))
     } else if policy.runs_ahead && app.shared {
         Some(format!(
             "policy `{name}`: `waits = false` has no effect, since the cell of app `{app_name}` is shared: its outputs wait"

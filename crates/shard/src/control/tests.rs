@@ -1,7 +1,7 @@
 //! The control, driven by shards and operators of the test.
 
 use super::*;
-use crate::api::{BackupForm, EpochSettings, Protect, WitnessMode};
+use crate::api::{BackupForm, EpochSettings, Protect, TrafficCondition, WitnessMode};
 
 fn app(name: &str, image: u8) -> App {
     App { image: ImageHash([image; 32]), ..crate::api::tests::app(name, 0) }
@@ -283,6 +283,27 @@ fn a_policy_for_an_app_that_has_no_epochs_is_reported() {
         let out = step(&mut control, ControlInput::Request { tag: 0, request });
         let says = |out: &ControlOutput| matches!(out, ControlOutput::Log(_, text) if text.contains("calls"));
         assert_eq!(out.iter().any(says), is_reported, "{named:?}, {protect:?}: {out:?}");
+    }
+}
+
+#[test]
+fn a_policy_that_measures_sessions_of_an_app_with_a_shared_cell_is_reported() {
+    let traffic = TrafficCondition { bytes_min: Some(1), ..TrafficCondition::default() };
+    for (shared, traffic, is_reported) in
+        [(true, traffic, true), (false, traffic, false), (true, TrafficCondition::default(), false)]
+    {
+        let mut control = control_with(true);
+        control.policies = PolicyLists::new(alloc::vec![ReplicationPolicy {
+            name: "bulk".into(),
+            app: Some("a".into()),
+            traffic,
+            ..ReplicationPolicy::default()
+        }]);
+        let request = ControlRequest::Deploy(App { protect: Protect::Epoch, shared, ..app("a", 1) });
+        let out = step(&mut control, ControlInput::Request { tag: 0, request });
+        let says =
+            |out: &ControlOutput| matches!(out, ControlOutput::Log(_, text) if text.contains("`min_rate`"));
+        assert_eq!(out.iter().any(says), is_reported, "{shared}: {out:?}");
     }
 }
 

@@ -187,6 +187,8 @@ impl Shard {
         // Its ends learn of the next backup before anything leaves that the former one lacks.
         self.tell_standby(now, id, out);
         self.tell_group(now, id, name, out);
+        // Meanwhile it may match another policy.
+        self.regroup_if_other(now, id);
         self.move_over(now, id, None, out);
     }
 

@@ -31,6 +31,7 @@ mod shared;
 mod slots;
 mod state;
 mod store_seen;
+mod traffic;
 mod whole;
 mod wires;
 mod witness;
@@ -44,6 +45,7 @@ pub use state::rebalance::TRIES_MAX;
 pub use state::refused::REMEMBERED_MAX;
 pub use state::slots::SLOTS_MAX;
 pub use state::unneeded::UNNEEDED_MAX;
+pub use traffic::LOOKS_MAX;
 
 use crate::api::{
     App, CheckpointHolder, Configure, FromShard, Killed, NoteLevel, Now, Protect, ReplicationPolicy,
@@ -93,6 +95,7 @@ use state::{
     waiting::Waiting,
     wires::Wires,
 };
+use traffic::TrafficLooks;
 
 /// What a shard traces that is of no session that it has.
 const SHARD: TraceContext = TraceContext::of(TraceRole::Shard);
@@ -120,6 +123,7 @@ pub struct Shard {
     backups: Backups,
     moves: Moves,
     regroup: Regroup,
+    looks: TrafficLooks,
     rebalance: Rebalance,
     plans: Plans,
     recalls: Recalls,
@@ -165,6 +169,7 @@ impl Shard {
             backups: Backups::default(),
             moves: Moves::default(),
             regroup: Regroup::default(),
+            looks: TrafficLooks::default(),
             rebalance: Rebalance::default(),
             plans: Plans::default(),
             recalls: Recalls::default(),
@@ -255,6 +260,7 @@ impl Shard {
         self.peers_due(now, out);
         self.edges_due(now, out);
         self.recalls_due(now, out);
+        self.traffic_due(now);
         self.regroup_due(now);
         self.moves_due(now, out);
         self.rebalance_due(now, out);
@@ -465,7 +471,7 @@ impl Shard {
         let others = [self.wires.wake_ns(), peers, self.edges.wake_ns()];
         let copies = self.moves.copies.due_ns(self.move_limit());
         let moves = [self.moves.due_ns(), copies, self.plans.due_ns(), self.rebalance_due_ns()];
-        let groups = [self.groups_due_ns(), self.regroup.due_ns()];
+        let groups = [self.groups_due_ns(), self.regroup.due_ns(), self.looks.due_ns()];
         let due_ns = sessions.into_iter().chain(others).chain(moves).chain(groups).flatten().min();
         if let Some(mono_ns) = due_ns.filter(|due_ns| self.wake_ns != Some(*due_ns)) {
             self.wake_ns = Some(mono_ns);

@@ -1,7 +1,8 @@
 //! How often the epochs of a session's group end, and which edges are to be its backup: as its app says, unless a policy says otherwise.
 //!
 //! When policies change, a group follows the policy that all of its sessions match now. Its interval changes at once. Sessions that match
-//! another one, or whose policy names another backup or number of groups, change their groups (`regroup.rs`). What may leave
+//! another one, or whose policy names another backup or number of groups, change their groups (`regroup.rs`). So do sessions of which
+//! something else is measured than before (`traffic.rs`). What may leave
 //! depends on a policy only where it lets outputs run ahead.
 
 use super::{
@@ -11,7 +12,10 @@ use super::{
         sessions::Session,
     },
 };
-use crate::api::{App, Now, ReplicationPolicy};
+use crate::{
+    api::{App, Now, ReplicationPolicy, TrafficCondition},
+    traffic::TrafficMeter,
+};
 use alloc::{string::String, sync::Arc, vec::Vec};
 use marram_session::owner::BackupForm;
 use marram_wire::{frame::GroupId, id::SessionId, peer::Origin};
@@ -19,13 +23,34 @@ use marram_wire::{frame::GroupId, id::SessionId, peer::Origin};
 impl Shard {
     /// The kind of group that a session belongs to, if its app asks for epochs.
     pub(super) fn group_kind_of(&self, session: &Session) -> Option<GroupKind> {
-        self.group_kind(self.apps.of_owner(&session.owner)?, session.owner.origin())
+        let app = self.apps.of_owner(&session.owner)?;
+        self.kind_by(app, self.policy_of(app, session))
     }
 
-    /// The same, of a session of this app whose client connected there.
+    /// The same, of a session of this app whose client connected there, and of which nothing is measured.
     pub(super) fn group_kind(&self, app: &App, origin: Option<&Origin>) -> Option<GroupKind> {
+        self.kind_by(app, self.first_policy(app, origin, None))
+    }
+
+    /// The policy that a session of this app matches.
+    pub(super) fn policy_of(&self, app: &App, session: &Session) -> Option<&Arc<ReplicationPolicy>> {
+        self.first_policy(app, session.owner.origin(), session.traffic.as_deref())
+    }
+
+    fn first_policy(
+        &self,
+        app: &App,
+        origin: Option<&Origin>,
+        traffic: Option<&TrafficMeter>,
+    ) -> Option<&Arc<ReplicationPolicy>> {
+        let is_met = |condition: &TrafficCondition| {
+            !condition.is_some() || traffic.is_some_and(|meter| meter.meets(condition))
+        };
+        self.policies.iter().find(|it| it.matches(&app.name, origin) && is_met(&it.traffic))
+    }
+
+    fn kind_by(&self, app: &App, policy: Option<&Arc<ReplicationPolicy>>) -> Option<GroupKind> {
         let epoch = app.epoch.as_ref()?;
-        let policy = self.policies.iter().find(|policy| policy.matches(&app.name, origin));
         let every_us = policy.and_then(|policy| policy.every_us).unwrap_or(epoch.every_us);
         let pace = Pace {
             every_ns: u64::from(every_us) * 1_000,
@@ -44,6 +69,7 @@ impl Shard {
         for name in self.groups.names() {
             self.follow_policies(name);
         }
+        self.measure_for_policies(now);
         self.regroup.begin(now.mono_ns);
     }
 

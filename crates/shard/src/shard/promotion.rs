@@ -47,6 +47,8 @@ impl Shard {
             group.retell(now.mono_ns);
         }
         for id in sessions {
+            // What another edge has measured is not known here.
+            self.sessions.get_mut(id).into_iter().for_each(|session| session.traffic = None);
             self.groups.join(name, id, now.mono_ns);
             self.tell_group(now, id, name, out);
             if is_slot {

@@ -147,7 +147,6 @@ impl Shard {
     /// The policy by which a session moves to edges that join.
     fn rebalanced_by(&self, session: &Session) -> Option<&ReplicationPolicy> {
         let app = self.apps.of_owner(&session.owner).filter(|app| app.epoch.is_some() && !app.shared)?;
-        let policy = self.policies.iter().find(|policy| policy.matches(&app.name, session.owner.origin()))?;
-        Some(policy.as_ref()).filter(|policy| policy.rebalance > 0)
+        Some(self.policy_of(app, session)?.as_ref()).filter(|policy| policy.rebalance > 0)
     }
 }

@@ -62,6 +62,7 @@ pub(super) struct Counters {
     pub(super) confirmations: Confirmations,
     pub(super) epoch_log_bytes: u64,
     pub(super) promotions: u64,
+    pub(super) policy_crossings: u64,
     pub(super) rebalanced: u64,
     pub(super) rebalance_passes: u64,
     pub(super) cells_lost: u64,
@@ -183,7 +184,8 @@ impl Shard {
         let every_us = u32::try_from(kind.pace.every_ns / 1_000).unwrap_or(u32::MAX);
         let policy = kind.policy.as_ref().map(|policy| policy.name.clone());
         let former = self.keeps_former_policy(session, group);
-        Some(ReplicationRow { asked, now, every_us, waits: group.waits(), policy, former })
+        let rate = session.traffic.as_ref().map(|meter| meter.rate());
+        Some(ReplicationRow { asked, now, every_us, waits: group.waits(), policy, rate, former })
     }
 
     fn counted(&self, now: Now) -> Vec<Counter> {
@@ -275,6 +277,7 @@ impl Shard {
             gauge("epoch_confirm_p50_us_max", self.counters.confirmations.median_us() as usize),
             count("epoch_log_bytes_total", self.counters.epoch_log_bytes),
             count("promotions_total", self.counters.promotions),
+            count("policy_crossings_total", self.counters.policy_crossings),
             count("cells_lost_total", self.counters.cells_lost),
             count("clients_expelled_total", self.counters.clients_expelled),
         ];
@@ -386,6 +389,7 @@ fn row(
         server_in_gate: in_gate(Port::SERVER),
         consumed: totals.consumed,
         produced: totals.produced,
+        payload_bytes: totals.payload_bytes,
         log_bytes,
         uncovered_bytes,
         tasks: tasks.runnable,

@@ -6,7 +6,7 @@ use marram_sandbox::limits as sandbox;
 use marram_shard::shard;
 
 /// Of replicas at other edges.
-pub(super) fn of_backups() -> [Row; 6] {
+pub(super) fn of_backups() -> [Row; 7] {
     [
         (
             "copies at former owners that a shard reports as not needed until they certainly know",
@@ -26,5 +26,10 @@ pub(super) fn of_backups() -> [Row; 6] {
         ("policies of an edge", policies::POLICIES_MAX.to_string(), "refused"),
         ("edges that a policy names", policies::TARGETS_MAX.to_string(), "refused"),
         ("groups over which a policy spreads sessions", policies::GROUPS_MAX.to_string(), "refused"),
+        (
+            "sessions measured for policies that a shard looks at before it handles other events",
+            shard::LOOKS_MAX.to_string(),
+            "the others follow",
+        ),
     ]
 }

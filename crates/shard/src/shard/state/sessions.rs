@@ -8,7 +8,10 @@ use super::{
     replay::{ReplayBudget, ReplayCount},
     unneeded::UnneededCopy,
 };
-use crate::api::{Now, SchedulingParams, ShardWireId};
+use crate::{
+    api::{Now, SchedulingParams, ShardWireId},
+    traffic::TrafficMeter,
+};
 use alloc::{
     boxed::Box,
     collections::{BTreeMap, BTreeSet},
@@ -92,6 +95,8 @@ pub(crate) struct Session {
     over_ns: Option<u64>,
     /// Of a shared cell: whether it has had a client, or may have had one elsewhere.
     pub(crate) had_clients: bool,
+    /// What policies ask for is measured by this; none if they ask for nothing.
+    pub(crate) traffic: Option<Box<TrafficMeter>>,
 }
 
 impl Session {
@@ -123,6 +128,7 @@ impl Session {
             stood: false,
             over_ns: None,
             had_clients: false,
+            traffic: None,
         }
     }
 

@@ -11,6 +11,7 @@ mod moves;
 mod operator;
 mod policies;
 mod rebalance;
+mod traffic;
 mod versions;
 mod won;
 mod world;

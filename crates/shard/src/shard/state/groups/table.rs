@@ -7,6 +7,7 @@ use alloc::{
     string::String,
     vec::Vec,
 };
+use core::ops::Bound::{Excluded, Unbounded};
 use marram_session::{holds, invariant::BrokenInvariant};
 use marram_wire::{frame::GroupId, id::SessionId};
 
@@ -105,6 +106,12 @@ impl Groups {
 
     pub(crate) fn of_session(&self, session: SessionId) -> Option<GroupId> {
         self.of_session.get(&session).copied()
+    }
+
+    /// The first sessions behind this one, or of all, that are in groups: so many at most.
+    pub(crate) fn sessions_after(&self, last: Option<SessionId>, count: usize) -> Vec<SessionId> {
+        let behind = (last.map_or(Unbounded, Excluded), Unbounded);
+        self.of_session.range(behind).take(count).map(|(session, _)| *session).collect()
     }
 
     /// A group of this kind and with this target that takes more sessions. None if there are fewer than `count`, over which they are spread.
