@@ -22,6 +22,7 @@
 //! | `POST /v1/policies/plan` | nothing | the same, with what a `PUT` would change |
 //! | `DELETE /v1/policies`, `/v1/policies/NAME` | undoes that; removes one at this edge | as above |
 //! | `PUT`, `DELETE /v1/coordinator/policies` | sets or removes those of the domain | how many it has |
+//! | `DELETE /v1/coordinator/policies/NAME` | removes one of them | how many are left |
 //! | `POST /v1/coordinator/policies/plan` | nothing | what a `PUT` would change at this edge |
 //! | `GET /v1/standbys/ID` | | the standby of a session of any edge, as the coordinator knows it |
 //! | `GET /v1/coordinator` | | whether the coordinator is reachable, what is impossible meanwhile, the edges it knows |

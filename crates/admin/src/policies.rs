@@ -4,6 +4,7 @@
 //! ```text
 //! PUT, DELETE /v1/policies                 this edge: until its next start, before those of the domain
 //! PUT, DELETE /v1/coordinator/policies     one key of the store: each edge reads it, and follows it unless it has its own
+//! DELETE .../NAME                          one of them
 //! POST .../plan                            what a PUT of the same text would change at this edge
 //! ```
 //!
@@ -65,6 +66,23 @@ pub(super) fn reset_for_domain(state: &AdminState) -> Result<Answer, Refusal> {
     write(state, None)
 }
 
+/// Takes one of the domain's policies away. The coordinator's client reads them, and writes the others if the list is still the same then:
+/// what another operator sets meanwhile is not lost.
+///
+/// # Errors
+/// With 404 if there is no coordinator or no such policy, 503 if the coordinator is away.
+pub(super) fn remove_for_domain(state: &AdminState, name: &str) -> Result<Answer, Refusal> {
+    match coordination::coordinator(state)?.ask(Ask::RemovePolicy(name.to_owned())) {
+        AskAnswer::PoliciesLeft(Some(left)) => Ok(of_domain(state, Some(left))),
+        AskAnswer::PoliciesLeft(None) => {
+            let what = format!("the domain has no policy `{name}`");
+            let fix = "look with `marram policy list`; what an edge has set for itself, or its configuration, is removed without `--domain`";
+            Err(Refusal::new(StatusCode::NOT_FOUND, what, fix))
+        }
+        other => Err(coordination::no_answer(other)),
+    }
+}
+
 /// What [`set_for_domain`] would change at this edge.
 pub(super) fn plan_for_domain(state: &AdminState, body: &Bytes) -> Result<Answer, Refusal> {
     coordination::coordinator(state)?;
@@ -96,9 +114,14 @@ fn shown(state: &AdminState, request: ControlRequest) -> Result<Answer, Refusal>
 fn write(state: &AdminState, to: Option<Vec<ReplicationPolicy>>) -> Result<Answer, Refusal> {
     let count = to.as_ref().map(Vec::len);
     match coordination::coordinator(state)?.ask(Ask::SetPolicies(to)) {
-        AskAnswer::Done => Ok(Answer::json(&json!({ "edge": state.edge, "domain_policies": count }))),
+        AskAnswer::Done => Ok(of_domain(state, count)),
         other => Err(coordination::no_answer(other)),
     }
+}
+
+/// How many policies the domain has; none if edges follow their own.
+fn of_domain(state: &AdminState, count: Option<usize>) -> Answer {
+    Answer::json(&json!({ "edge": state.edge, "domain_policies": count }))
 }
 
 fn view(edge: &str, report: &PolicyReport) -> Value {
@@ -114,6 +137,9 @@ fn view(edge: &str, report: &PolicyReport) -> Value {
             "listener": policy.listener,
             "client": policy.client.map(|prefix| prefix.to_string()),
             "client_port": policy.client_port.map(|ports| format!("{}-{}", ports.from, ports.to)),
+            "min_rate": policy.traffic.rate_min,
+            "max_rate": policy.traffic.rate_max,
+            "min_bytes": policy.traffic.bytes_min,
             "every_us": policy.every_us,
             "targets": policy.targets,
             "groups": policy.groups.max(1),

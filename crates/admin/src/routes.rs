@@ -114,6 +114,7 @@ fn domain_policies(
         [] if method == Method::PUT => policies::set_for_domain(state, &call.body),
         [] if method == Method::DELETE => policies::reset_for_domain(state),
         ["plan"] if method == Method::POST => policies::plan_for_domain(state, &call.body),
+        [name] if method == Method::DELETE => policies::remove_for_domain(state, name),
         _ => Err(unknown(call)),
     }
 }

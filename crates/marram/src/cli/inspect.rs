@@ -189,7 +189,7 @@ fn elsewhere(session: &str, edges: &Edges, unknown: Failure) -> Result<(), Failu
 
 /// Labels the counters that each edge starts when it takes a session over: they do not cover the whole session.
 fn label(field: &str) -> String {
-    let here = ["consumed", "produced", "checkpoints"].contains(&field);
+    let here = ["consumed", "produced", "payload_bytes", "checkpoints"].contains(&field);
     if here { format!("{field} here") } else { field.to_owned() }
 }
 

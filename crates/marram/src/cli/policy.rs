@@ -9,7 +9,11 @@ use anyhow::anyhow;
 use bytes::Bytes;
 use clap::{Args, Subcommand};
 use hyper::Method;
-use marram_config::{policies, source::Source, units::Name};
+use marram_config::{
+    policies,
+    source::Source,
+    units::{Name, Size},
+};
 use marram_node::text::{counted, table};
 use serde_json::Value;
 use std::path::PathBuf;
@@ -26,10 +30,13 @@ pub(super) enum Policy {
     List(Edges),
     /// Replace all policies by those of a file (`[[policy]]` tables, as in a configuration).
     Set(Set),
-    /// Remove a policy at edges.
+    /// Remove a policy at edges, or of the domain.
     Remove {
         /// The policy's name.
         name: Name,
+        /// Remove it for all edges of the domain: the coordinator of the edge that is asked keeps the others.
+        #[arg(long)]
+        domain: bool,
         #[command(flatten)]
         edges: Edges,
     },
@@ -62,7 +69,12 @@ pub(super) fn run(command: &Policy) -> Result<(), Failure> {
     match command {
         Policy::List(edges) => edges.list(AT_EDGE, shown),
         Policy::Set(arguments) => set(arguments),
-        Policy::Remove { name, edges } => {
+        Policy::Remove { name, domain: true, edges } => {
+            of_one_domain(edges)?;
+            let path = format!("{OF_DOMAIN}/{}", name.0);
+            edges.ask_all((&Method::DELETE, &path, &Bytes::new()), 3 * PATIENCE, written)
+        }
+        Policy::Remove { name, domain: false, edges } => {
             let path = format!("{AT_EDGE}/{}", name.0);
             edges.ask_all((&Method::DELETE, &path, &Bytes::new()), PATIENCE, shown)
         }
@@ -206,11 +218,13 @@ fn of_edge(answer: &Value) -> String {
 }
 
 fn row(policy: &Value) -> Vec<String> {
-    let conditions = ["app", "listener", "client", "client_port"];
-    let asks: Vec<String> = conditions
-        .iter()
-        .filter_map(|name| policy[name].as_str().map(|value| format!("{name}={value}")))
-        .collect();
+    let conditions = ["app", "listener", "client", "client_port"].into_iter();
+    let conditions =
+        conditions.filter_map(|name| policy[name].as_str().map(|value| format!("{name}={value}")));
+    let measured = [("min_rate", "/s"), ("max_rate", "/s"), ("min_bytes", "")].into_iter();
+    let measured = measured
+        .filter_map(|(name, per)| policy[name].as_u64().map(|bytes| format!("{name}={}{per}", Size(bytes))));
+    let asks: Vec<String> = conditions.chain(measured).collect();
     let every = match policy["every_us"].as_u64() {
         None => "as the app says".into(),
         Some(0) => "each message".into(),
@@ -242,7 +256,7 @@ mod tests {
     fn answer() -> Value {
         let policy = json!({
             "name": "calls", "app": "relay", "client": "10.1.0.0/16", "every_us": 1_500, "targets": ["b", "c"],
-            "groups": 2, "rebalance": 20, "waits": false, "sessions": 7,
+            "min_rate": 3 << 19, "max_rate": null, "min_bytes": 1 << 20, "groups": 2, "rebalance": 20, "waits": false, "sessions": 7,
         });
         json!({
             "edge": "a", "origin": "edge", "revision": 2, "domain_revision": 40, "policies": [policy],
@@ -256,7 +270,7 @@ mod tests {
         let text = shown(&[answer()]);
         for part in [
             "a: 1 policy, set at this edge (change 2)",
-            "app=relay client=10.1.0.0/16",
+            "app=relay client=10.1.0.0/16 min_rate=1536KiB/s min_bytes=1MiB",
             "1500us",
             "b, c",
             "20/s",

@@ -162,6 +162,8 @@ pub enum Ask {
     },
     /// Set the policies of the domain, or remove them. The last one that asks has set them.
     SetPolicies(Option<Vec<ReplicationPolicy>>),
+    /// Take the policy with this name out of those of the domain, whatever else is in the list when that is written.
+    RemovePolicy(String),
     /// A report: what another edge remembers of its store. It is not sent to the store.
     StoreSeen(EdgeStoreSeen),
 }
@@ -200,6 +202,8 @@ pub enum AskAnswer {
     Standby(Option<StandsBy>),
     /// What was seen.
     Witnessed(Option<Witnessed>),
+    /// So many policies of the domain are left; none if it has none with that name.
+    PoliciesLeft(Option<usize>),
     /// Done.
     Done,
     /// The coordinator is away, and why. The write may have been done or not: retry.

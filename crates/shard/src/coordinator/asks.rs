@@ -10,9 +10,10 @@ use super::contents::{
 };
 use super::leftovers::Leftovers;
 use super::memory::{Deciding, accepting};
+use super::policies;
 use super::slots::{SLOTS, SlotRecord};
 use super::{Lease, StoreEntry, StoreFailure, StoreReply, StoreRequest};
-use crate::policies::PolicyList;
+use crate::policies::ReplicationPolicy;
 use alloc::{
     collections::{BTreeMap, VecDeque},
     format,
@@ -20,7 +21,7 @@ use alloc::{
     vec::Vec,
 };
 use bytes::Bytes;
-use marram_wire::{codec::Field, frame::StoreMark, id::SessionId};
+use marram_wire::{codec, codec::Field, frame::StoreMark, id::SessionId};
 
 /// Questions in flight; further ones wait.
 pub const ASKS_MAX: usize = 64;
@@ -44,11 +45,13 @@ struct Pending {
     under: Option<Bytes>,
     /// The record of the slot that is asked for: what is read next is the claim of its group.
     slot: Option<SlotRecord>,
+    /// How many policies are left behind the removal of one, once it was found.
+    left: Option<usize>,
 }
 
 impl Pending {
     fn new(asker: Option<u64>, ask: Ask) -> Self {
-        Self { asker, ask, tries: 0, under: None, slot: None }
+        Self { asker, ask, tries: 0, under: None, slot: None, left: None }
     }
 
     /// Whether it may need a decision.
@@ -306,7 +309,8 @@ impl Asks {
                 None
             }
             Ok(_) => {
-                answer(&pending, AskAnswer::Done, out);
+                let removed = pending.left.map(|left| AskAnswer::PoliciesLeft(Some(left)));
+                answer(&pending, removed.unwrap_or(AskAnswer::Done), out);
                 None
             }
         }
@@ -377,13 +381,23 @@ impl Asks {
                 _ => Some(encode(seen)),
             },
             Ask::SetPolicies(to) => {
-                let to = to.clone().map(|policies| encode(&PolicyList { policies }));
+                let to = to.as_deref().map(policies::encode);
                 // It was written, and the answer got lost; or it is there anyway.
                 if to == value {
                     return answer(&pending, AskAnswer::Done, out);
                 }
                 to
             }
+            Ask::RemovePolicy(name) => match without(name, value) {
+                Ok(Some(left)) => {
+                    let value = policies::encode(&left);
+                    pending.left = Some(left.len());
+                    Some(value)
+                }
+                // With an earlier attempt it was there: that was written, and the answer got lost, or another edge has removed it.
+                Ok(None) => return answer(&pending, AskAnswer::PoliciesLeft(pending.left), out),
+                Err(error) => return answer(&pending, unreadable(&error), out),
+            },
         };
         if !pending.tries_again(out) {
             return;
@@ -449,7 +463,7 @@ fn key(ask: &Ask) -> String {
         Ask::Claim { subject, .. } | Ask::Holder { subject } => subject.generation_key(),
         Ask::Witness { session, .. } | Ask::Witnessed { session } => witness_key(*session),
         Ask::Standby { session } => part_prefix(part_of(*session)),
-        Ask::SetPolicies(_) => POLICIES.into(),
+        Ask::SetPolicies(_) | Ask::RemovePolicy(_) => POLICIES.into(),
         Ask::Groups => GROUPS.into(),
         Ask::Slots => SLOTS.into(),
         Ask::Slot { name, .. } => name.key(),
@@ -491,6 +505,14 @@ fn stands_by(session: SessionId, entries: &[StoreEntry]) -> AskAnswer {
         (None, Some(error)) => unreadable(&error),
         (newest, _) => AskAnswer::Standby(newest),
     }
+}
+
+/// The policies of a value without the one that has this name; none if none has.
+fn without(name: &str, value: Option<Bytes>) -> Result<Option<Vec<ReplicationPolicy>>, codec::Error> {
+    let mut policies = value.map(|value| policies::decode(&value)).transpose()?.unwrap_or_default();
+    let before = policies.len();
+    policies.retain(|policy| policy.name != name);
+    Ok((policies.len() < before).then_some(policies))
 }
 
 fn unreadable(error: &marram_wire::codec::Error) -> AskAnswer {

@@ -14,12 +14,11 @@ use super::contents::{
 };
 use super::leftovers::Leftovers;
 use super::memory::{Remembers, StoreMemory};
-use super::policies::DomainPolicies;
+use super::policies::{self, DomainPolicies};
 use super::store::StoreChange;
 use super::{Lease, StoreEntry, StoreFailure, StoreReply, StoreRequest};
 use crate::app_version::AppVersion;
 use crate::note_level::NoteLevel;
-use crate::policies::PolicyList;
 use alloc::{
     collections::{BTreeMap, BTreeSet},
     format,
@@ -630,8 +629,8 @@ impl CoordinatorClient {
                 true
             }
             // Those that were known stay if this version cannot read it.
-            (Some(LiveKey::Policies), Some(value)) => decode::<PolicyList>(value).is_ok_and(|list| {
-                self.policies = Some(DomainPolicies { revision, policies: list.policies });
+            (Some(LiveKey::Policies), Some(value)) => policies::decode(value).is_ok_and(|policies| {
+                self.policies = Some(DomainPolicies { revision, policies });
                 true
             }),
             (Some(LiveKey::Edge(edge)), None) => {

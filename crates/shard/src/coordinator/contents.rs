@@ -17,7 +17,7 @@ pub const PREFIX: &str = "/marram/v1/";
 pub const LIVE: &str = "/marram/v1/live/";
 /// The key of the store's own record, a [`StoreRecord`], which each decision writes again. It does not expire.
 pub const STORE: &str = "/marram/v1/live/store";
-/// The key of the domain's replication policies, a [`PolicyList`](crate::policies::PolicyList). It does not expire.
+/// The key of the domain's replication policies. It does not expire.
 pub const POLICIES: &str = "/marram/v1/live/policies";
 const EDGES: &str = "/marram/v1/live/edges/";
 const IMAGES: &str = "/marram/v1/live/images/";

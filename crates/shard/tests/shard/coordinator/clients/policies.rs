@@ -110,3 +110,28 @@ fn a_list_that_does_not_fit_into_a_value_is_refused() {
     assert!(why.contains("bytes"), "{why}");
     assert_eq!(known(&world, 0), None);
 }
+
+#[test]
+fn one_policy_is_removed_from_what_is_there_then() {
+    let mut world = World::new(2, 10);
+    world.run(2);
+    let remove = |world: &mut World, edge, name: &str| world.asked(edge, Ask::RemovePolicy(name.into()));
+    assert_eq!(remove(&mut world, 0, "bulk"), AskAnswer::PoliciesLeft(None), "there are none");
+    assert_eq!(set(&mut world, 0, Some(&["calls", "bulk", "rest"])), AskAnswer::Done);
+    assert_eq!(remove(&mut world, 1, "bulk"), AskAnswer::PoliciesLeft(Some(2)));
+    assert_eq!(remove(&mut world, 0, "bulk"), AskAnswer::PoliciesLeft(None), "it is gone");
+    world.run(1);
+    assert_eq!(known(&world, 0).map(|(names, _)| names), Some(vec!["calls".into(), "rest".into()]));
+    // Two edges remove one each at the same time: none brings the other's back.
+    for (edge, name) in [(0, "calls"), (1, "rest")] {
+        world.step(edge, CoordinatorInput::Ask { tag: 70, ask: Ask::RemovePolicy(name.into()) });
+    }
+    world.run(1);
+    assert_eq!(known(&world, 1).map(|(names, _)| names), Some(Vec::new()), "a list of none is a list");
+    // One that this version cannot read is not touched.
+    let value = Some(Bytes::from_static(b"of another version"));
+    let write = StoreRequest::Write { key: POLICIES.into(), expect: None, value, lease: None };
+    world.store.apply(world.now, write).expect("the store takes it");
+    let AskAnswer::Refused(why) = remove(&mut world, 0, "calls") else { panic!("it is refused") };
+    assert!(why.contains("another version"), "{why}");
+}
