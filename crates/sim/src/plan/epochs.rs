@@ -6,7 +6,7 @@ use super::{
 };
 use crate::random::Random;
 use marram_shard::{
-    api::{BackupForm, EpochSettings, ReplicationPolicy, WitnessMode},
+    api::{BackupForm, EpochSettings, ReplicationPolicy, TrafficCondition, WitnessMode},
     control::PolicyChange,
 };
 
@@ -33,8 +33,27 @@ impl Plan {
         Random::new(self.seed, 193).percent(33)
     }
 
-    /// Edges replicate some sessions in another way than the app says, in a sixth of all seeds: those of some clients, or all.
+    /// Edges replicate some sessions in another way than the app says, in a sixth of all seeds and where sessions are measured: those of some
+    /// clients, of whom something is measured, or all.
     pub(crate) fn policies(&self) -> Vec<ReplicationPolicy> {
+        let mut policies = self.drawn_policies();
+        if let Some(random) = &mut self.measures() {
+            let another =
+                || another_policy(&mut Random::new(self.seed, 231), ("much", None), self.shards.len());
+            policies.extend(policies.is_empty().then(another));
+            measure(random, &mut policies);
+        }
+        policies
+    }
+
+    /// Policies ask for what is measured of sessions, in a third of the seeds with epochs. Continues from what is drawn of that.
+    fn measures(&self) -> Option<Random> {
+        let mut random = Random::new(self.seed, 230);
+        let is_drawn = random.percent(33);
+        (is_drawn && self.has_epochs() && self.elastic().is_none()).then_some(random)
+    }
+
+    fn drawn_policies(&self) -> Vec<ReplicationPolicy> {
         if let Some(elastic) = self.elastic() {
             return elastic.policies(self.seed);
         }
@@ -111,7 +130,30 @@ impl Plan {
                 }
             }
         }
+        if self.measures().is_some() {
+            let mut random = Random::new(self.seed, 232);
+            for step in &mut steps {
+                if let PolicyChange::Set(policies) = &mut step.change {
+                    measure(&mut random, policies);
+                }
+            }
+        }
         steps
+    }
+}
+
+/// What is measured decides about most of these. Of sessions whose outputs do not wait, no policy asks for it.
+fn measure(random: &mut Random, policies: &mut [ReplicationPolicy]) {
+    for policy in policies.iter_mut().filter(|policy| !policy.runs_ahead) {
+        if !random.percent(80) {
+            continue;
+        }
+        let rate_max = random.percent(25).then(|| random.pick(&[0, 50, 1_000]));
+        policy.traffic = TrafficCondition {
+            rate_min: random.percent(25).then(|| random.pick(&[1, 50, 1_000])).filter(|_| rate_max.is_none()),
+            rate_max,
+            bytes_min: random.percent(70).then(|| random.pick(&[1, 100, 2_000])),
+        };
     }
 }
 

@@ -274,6 +274,8 @@ pub enum Rare {
     NumberReused,
     /// The policies of an edge changed while sessions of it followed one.
     PolicyChanged,
+    /// A running session matched another policy, since something else was measured of it.
+    PolicyCrossed,
     /// A running session had another backup.
     BackupMoved,
     /// A slot had another backup while its cells ran.
@@ -429,6 +431,7 @@ impl Rare {
         Self::HallsInTurn,
         Self::NumberReused,
         Self::PolicyChanged,
+        Self::PolicyCrossed,
         Self::BackupMoved,
         Self::SlotBackupMoved,
         Self::BackupNotMoved,

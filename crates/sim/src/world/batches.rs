@@ -81,8 +81,9 @@ impl World {
         let elapsed_ns = i64::try_from(now_ns).expect("a short history");
         let now = Now { mono_ns: now_ns + node.origin_ns, unix_ns: EPOCH_NS + elapsed_ns + edge.skew_ns };
         let mut out = Vec::new();
-        let limited = machine.copies_waiting();
+        let (limited, crossed) = (machine.copies_waiting(), machine.policy_crossings());
         call(machine, now, &mut out);
+        self.watch.count_if(Rare::PolicyCrossed, machine.policy_crossings() > crossed);
         self.watch.count_if(Rare::MoveLimited, machine.copies_waiting() > limited);
         self.trace.collect(now_ns, || position.to_string());
         for out in out {
