@@ -190,6 +190,17 @@ fn the_coordinator_hands_policies_on_to_all_edges_and_to_those_that_start_later(
         follow(&world, edge, (Some("fast"), 2_000));
     }
     assert_eq!(listed(&world, 0)["revision"], listed(&world, 1)["revision"]);
+    // One is removed from it, and the others stay.
+    let two = file(&world, "two.toml", &format!("{FAST}{}", FAST.replace("fast", "other")));
+    world.marram(1, &["policy", "set", &two, "--domain"]);
+    let removed = world.marram(0, &["policy", "remove", "other", "--domain"]);
+    assert!(removed.contains("the domain has 1 policy"), "{removed}");
+    let refused = world.refused(1, &["policy", "remove", "other", "--domain"]);
+    assert!(refused.contains("the domain has no policy `other`"), "{refused}");
+    let has_one = |edge: usize| listed(&world, edge)["policies"].as_array().map(Vec::len) == Some(1);
+    until(|| (has_one(0) && has_one(1)).then_some(()), || world.cluster.logs.tail(30));
+    assert_eq!(listed(&world, 0)["revision"], listed(&world, 1)["revision"]);
+    follow(&world, 1, (Some("fast"), 2_000));
     // An edge with a list of its own says that it does not follow the domain's.
     let own = file(&world, "own.toml", &FAST.replace("2ms", "5ms"));
     world.marram(1, &["policy", "set", &own]);
@@ -207,6 +218,60 @@ fn the_coordinator_hands_policies_on_to_all_edges_and_to_those_that_start_later(
         comes_from(&world, edge, "configuration");
         follow(&world, edge, (None, 10_000));
     }
+    hear(&streams);
+    streams.into_iter().for_each(Stream::finish);
+}
+
+/// Waits until one of the sessions that run follows the policy for those that send much, and the other one does not. Returns where that
+/// runs, and its row.
+fn one_is_bulk(world: &World, edges: &[usize]) -> (usize, Value) {
+    let running = || {
+        let rows = edges.iter().flat_map(|edge| world.rows(*edge).into_iter().map(|row| (*edge, row)));
+        rows.filter(|(_, row)| row["phase"] == "running").collect::<Vec<_>>()
+    };
+    let is_bulk = |row: &Value| row["policy"] == "bulk" && row["every_us"] == 3_000;
+    let one = || {
+        let rows = running();
+        let settled = rows.len() == 2 && rows.iter().all(|(_, row)| row["policy_former"] == false);
+        let (bulk, rest): (Vec<_>, Vec<_>) = rows.into_iter().partition(|(_, row)| is_bulk(row));
+        let is_it = settled && rest.len() == 1 && rest[0].1["policy"].is_null();
+        bulk.into_iter().next().filter(|_| is_it)
+    };
+    until(one, || format!("{:?}\n{}", running(), world.cluster.logs.tail(30)))
+}
+
+#[test]
+fn a_session_that_sends_much_follows_the_policy_for_that_also_after_a_takeover() {
+    let mut world = World::new("epoch-policy-rate", 3, support::UNSUSPECTING, "every = \"1ms\"");
+    let streams = world.streams(2);
+    hear(&streams);
+    world.backed(streams.len());
+    // One says nothing more. What was before is not measured.
+    streams[1].rest();
+    let bulk = "[[policy]]\nname = \"bulk\"\napp = \"forward\"\nmin_rate = \"16KiB\"\nmin_bytes = \"4KiB\"\nevery = \"3ms\"\n";
+    world.marram(0, &["policy", "set", &file(&world, "bulk.toml", bulk), "--domain"]);
+    let (here, row) = one_is_bulk(&world, &world.all());
+    let figures = ["payload_bytes_per_s", "payload_bytes"].map(|name| row[name].as_u64());
+    assert!(
+        figures[0].is_some_and(|rate| rate >= 16 << 10) && figures[1].is_some_and(|it| it >= 4 << 10),
+        "{row}"
+    );
+    let session = row["session"].as_str().unwrap();
+    let backed =
+        || world.backed(2).get(session).and_then(|seen| seen.backup).filter(|it| [1, 2].contains(it));
+    until(backed, || world.cluster.logs.tail(30));
+    let list = world.marram(here, &["policy", "list"]);
+    assert!(list.contains("app=forward min_rate=16KiB/s min_bytes=4KiB"), "{list}");
+    let shown = world.marram(here, &["inspect", session]);
+    assert!(shown.contains("payload_bytes_per_s") && shown.contains("payload_bytes here"), "{shown}");
+    assert!(world.counter(here, "policy_crossings_total") > 0);
+    // Its next edge measures it from nothing.
+    world.cluster.edges[here].kill();
+    streams[0].hear(100_000);
+    let left: Vec<usize> = world.all().into_iter().filter(|edge| *edge != here).collect();
+    let (there, row) = one_is_bulk(&world, &left);
+    assert_eq!((row["session"].as_str(), here == there), (Some(session), false));
+    streams[1].go_on();
     hear(&streams);
     streams.into_iter().for_each(Stream::finish);
 }
