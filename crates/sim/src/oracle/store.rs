@@ -56,7 +56,9 @@ pub(crate) struct StoreJudge {
 impl StoreJudge {
     /// Of a store without a file. Whatever a watch asks for is from before.
     pub(crate) fn gone() -> Self {
-        Self { changes: vec![(String::new(), None)], ..Self::default() }
+        let mut judge = Self::default();
+        judge.begin();
+        judge
     }
 
     /// The only way in which a key changes; all changes are therefore in `changes`.
@@ -92,8 +94,14 @@ impl StoreJudge {
         self.leases.values_mut().for_each(|(ttl_s, until_ns)| *until_ns = now_ns + s(*ttl_s));
         let leases = &self.leases;
         self.keys.retain(|_, slot| slot.lease.is_none_or(|lease| leases.contains_key(&lease)));
-        self.begun = self.changes.len();
+        self.begin();
         self.places.clear();
+    }
+
+    /// What a watch asks for from before is refused, also if nothing was ever written: so something is before.
+    fn begin(&mut self) {
+        self.changes.push((String::new(), None));
+        self.begun = self.changes.len();
     }
 
     /// A request was applied with this reply.

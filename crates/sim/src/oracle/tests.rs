@@ -4,6 +4,7 @@ use super::*;
 use crate::plan::{Plan, Visit};
 use marram_chain_algo::{Chain, Event, Host};
 use marram_session::agent::ConnectionId;
+use marram_shard::coordinator::Changes;
 
 /// A host that passes records to two programs.
 #[derive(Default)]
@@ -131,4 +132,12 @@ fn two_histories_of_one_session_contradict_each_other() {
 fn a_session_may_not_be_cut_short_without_a_reason() {
     check(|programs| programs[0].closed = Some(true), "ended by a reset");
     check(|programs| programs[1].end_received = false, "told of the end false");
+}
+
+#[test]
+fn a_store_that_starts_again_without_a_key_refuses_older_watches() {
+    let mut judge = StoreJudge::default();
+    assert!(judge.told("/a/", judge.place(6), &Changes::Forgotten).is_err(), "it has forgotten nothing");
+    judge.restarted(0);
+    assert_eq!(judge.told("/a/", judge.place(6), &Changes::Forgotten), Ok(0));
 }

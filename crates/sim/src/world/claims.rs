@@ -80,7 +80,10 @@ impl World {
                 store.removed += 1;
                 // A record that the store has lost need not be removed.
                 let is_lost = store.losses > 0 && holders.is_empty();
-                if !has_lost && !is_lost && removed != claim.from.as_ref() {
+                // Nor one that a later claim replaced, if that one's was removed since.
+                let generation = |it: Option<&Claimed>| it.map(|it| it.generation);
+                let is_gone = removed.is_some() && generation(removed) >= generation(claim.from.as_ref());
+                if !has_lost && !is_lost && !is_gone {
                     self.violations.push(wrong);
                 }
                 None
@@ -151,16 +154,23 @@ impl World {
         }
     }
 
-    /// Checks that no record was removed of a group that has sessions at its primary.
+    /// Checks that no record was removed of a group that has sessions at its primary, and none but the one that a claim names.
     pub(super) fn judge_removal(&mut self, request: &StoreRequest, reply: &Result<StoreReply, StoreRefusal>) {
         let (StoreRequest::Decide { key, value: None, .. }, Ok(StoreReply::Decided { .. })) =
             (request, reply)
         else {
             return;
         };
-        let Some(removed) = self.coordinator.as_ref().and_then(|store| store.judge.removed.get(key)) else {
-            return;
-        };
+        let Some(store) = &self.coordinator else { return };
+        let Some(removed) = store.judge.removed.get(key) else { return };
+        // Of a shard's own group it is judged below.
+        let mut claims =
+            store.claims.iter().filter(|claim| claim.subject.generation_key() == *key).peekable();
+        if claims.peek().is_some()
+            && !claims.any(|claim| claim.to.is_none() && claim.from.as_ref() == Some(removed))
+        {
+            self.violations.push(format!("{removed:?} was removed, which no claim was to remove"));
+        }
         let Some(Subject::Group(name)) = group_of(key) else { return };
         let edges = self.edges.iter().enumerate();
         let of_primary = edges.filter(|(edge, _)| format!("edge-{edge}") == removed.primary);
