@@ -31,6 +31,7 @@ mod liars;
 mod lies;
 mod memory;
 mod moves;
+mod pace;
 mod recorders;
 mod recordings;
 mod renewal;

@@ -21,6 +21,12 @@ use marram_wire::id::SessionId;
 const MS: u64 = 1_000_000;
 
 impl Shard {
+    /// When the pass began that moves sessions onto an edge which has joined, if one is under way, and the sessions that it moves now; for
+    /// inspection.
+    pub fn rebalancing(&self) -> Option<(u64, impl Iterator<Item = SessionId>)> {
+        self.rebalance.moving()
+    }
+
     /// Edges have come or gone.
     pub(super) fn joins_changed(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
         let names: BTreeSet<&str> = self.wires.standbys().map(|role| role.name.as_str()).collect();

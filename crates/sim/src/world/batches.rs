@@ -86,6 +86,7 @@ impl World {
         self.watch.count_if(Rare::PolicyCrossed, machine.policy_crossings() > crossed);
         self.watch.count_if(Rare::MoveLimited, machine.copies_waiting() > limited);
         self.trace.collect(now_ns, || position.to_string());
+        self.judge_pace(position, now.mono_ns);
         for out in out {
             self.shard_out(position, out);
         }

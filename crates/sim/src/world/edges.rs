@@ -18,6 +18,7 @@ use super::{
     coordinator::ClientNode,
     learning::{LearnedPlaces, address_of},
     moves::MOVE_TAG,
+    pace::PassPace,
     replay::ReplayJudge,
 };
 use crate::{
@@ -68,6 +69,7 @@ pub(crate) struct ShardNode {
     pub(super) origin_ns: u64,
     cells: Cells,
     pub(super) replay: ReplayJudge,
+    pub(super) pace: PassPace,
     /// Where its learned peers are.
     pub(crate) learned: LearnedPlaces,
     /// Time of the last reply of each cell: replies arrive in order.
@@ -129,6 +131,7 @@ impl EdgeNode {
             origin_ns: chance.below(1_000 * S),
             cells: Cells::new(habits),
             replay: ReplayJudge::default(),
+            pace: PassPace::default(),
             learned: LearnedPlaces::default(),
             answers_ns: BTreeMap::new(),
         };
@@ -458,6 +461,7 @@ impl World {
                     }
                     Caller::Shard(caller) => {
                         self.judge_forgotten(position, &frame);
+                        self.judge_refused(position, &frame);
                         let slow = matches!(&frame, Frame::Ended(it) if it.reason.starts_with(TOO_SLOW));
                         self.watch.count_if(Rare::StandbyLagged, slow);
                         let direction = direction_from(position, caller);

@@ -9,7 +9,7 @@ use marram_shard::{
     ring::Ring,
 };
 use marram_wire::{
-    frame::{ForgetCopy, Frame},
+    frame::{Code, ForgetCopy, Frame},
     id::SessionId,
 };
 
@@ -84,6 +84,15 @@ impl World {
         let is_here = machine.is_some_and(|machine| machine.owners().any(|owner| owner.session() == session));
         if is_here && !self.watch.was_chosen(session, generation) {
             self.violations.push(format!("{position} has the copy of {session} forgotten before it goes on"));
+        }
+    }
+
+    /// An edge refuses what another one feeds it. A primary sends its backup no checkpoint that this one cannot apply, and no log of another
+    /// history: without a backup the session would wait, or run alone.
+    pub(super) fn judge_refused(&mut self, position: ShardPosition, frame: &Frame) {
+        let Frame::Reject(reject) = frame else { return };
+        if reject.code == Code::Tampered && self.plan.has_epochs() && self.liar.is_none() {
+            self.violations.push(format!("{position} cannot use what a primary feeds it: {}", reject.reason));
         }
     }
 

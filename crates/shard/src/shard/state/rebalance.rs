@@ -150,6 +150,11 @@ impl Rebalance {
         Some((&pass.edge, planned, pass.waiting.len() + pass.moving.len()))
     }
 
+    /// When the pass that is under way began, and the sessions that it moves now, for inspection.
+    pub(crate) fn moving(&self) -> Option<(u64, impl Iterator<Item = SessionId>)> {
+        self.pass.as_ref().map(|pass| (pass.begun_ns, pass.moving.keys().copied()))
+    }
+
     /// The session that is tried next, if it is time. It must be `began`, `failed` or `skipped` then.
     pub(crate) fn next(&self, now_ns: u64) -> Option<SessionId> {
         let pass = self.pass.as_ref()?;
