@@ -9,6 +9,8 @@
 //! are under way, sizes towards limits. Uniform draws would spend nearly all seeds on sessions that
 //! end before anything interesting happens.
 
+mod ahead;
+mod changes;
 mod elastic;
 mod epochs;
 mod faults;
@@ -372,6 +374,8 @@ impl Plan {
             None => {
                 epochs::move_backups(&mut plan);
                 elastic::prepare(&mut plan);
+                changes::prepare(&mut plan);
+                ahead::prepare(&mut plan);
             }
         }
         plan

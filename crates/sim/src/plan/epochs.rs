@@ -385,7 +385,7 @@ fn undecided_claim(plan: &mut Plan, random: &mut Random) {
 }
 
 /// The only session sends so many messages, each at most so long after the one before.
-fn talk(plan: &mut Plan, random: &mut Random, count: u64, pace_ns: u64) {
+pub(super) fn talk(plan: &mut Plan, random: &mut Random, count: u64, pace_ns: u64) {
     let script = talk::script(random, count, pace_ns);
     plan.visits = vec![Visit {
         at_ns: random.between(100 * MS, 300 * MS),
