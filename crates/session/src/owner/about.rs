@@ -82,7 +82,7 @@ impl About {
 
     /// Whether a client is at this port, and no server.
     pub(super) fn is_client(&self, port: Port) -> bool {
-        if self.is_shared_cell() { !port.is_connected() } else { port == Port::CLIENT }
+        if self.is_shared_cell() { !port.is_from_connect() } else { port == Port::CLIENT }
     }
 
     /// Whether ends keep messages and log, and only because the session moves.

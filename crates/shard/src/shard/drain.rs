@@ -74,7 +74,7 @@ impl Shard {
         let text = format!("not moved to `{}`: {why}; next is `{}`", moving.to, next.to);
         note(NoteLevel::Info, Some(id), text, out);
         session.moving = Some(next.into());
-        self.moves.over(id, moving.took_ns(now.mono_ns));
+        self.left_moves(id, moving.took_ns(now.mono_ns));
         self.moves.wait(id);
         self.sessions.rearm(now.mono_ns, id);
         true

@@ -67,7 +67,7 @@ impl Shard {
         self.rebalance.left_to_others(id);
         let text = format!("not moved to `{}`: a move to `{to}` replaces that", replaced.to);
         note(NoteLevel::Info, Some(id), text, out);
-        self.moves.over(id, None);
+        self.left_moves(id, None);
         self.moves.wait(id);
         self.sessions.rearm(now.mono_ns, id);
         let keeper = replaced.keeper();
@@ -416,6 +416,15 @@ impl Shard {
         self.report_move(now, id, moving, (!has_moved).then_some(&why), out);
     }
 
+    /// A move of this session is over, which took this long.
+    pub(super) fn left_moves(&mut self, id: SessionId, took_ns: Option<u64>) {
+        self.moves.over(id, took_ns);
+        // Its copy may be that of a slot which changes its backup with another cell.
+        if self.sessions.get(id).is_some_and(|session| session.placing.is_limited()) {
+            self.moves.copies.wait(id);
+        }
+    }
+
     fn report_move(
         &mut self,
         now: Now,
@@ -424,7 +433,7 @@ impl Shard {
         why: Option<&str>,
         out: &mut Vec<ShardOutput>,
     ) {
-        self.moves.over(id, moving.took_ns(now.mono_ns));
+        self.left_moves(id, moving.took_ns(now.mono_ns));
         let why = why.map(|why| moving.failure(why, now.mono_ns));
         let (to, ms) = (moving.to.clone(), now.mono_ns.saturating_sub(moving.asked_ns) / 1_000_000);
         let (backup, what) =
