@@ -31,6 +31,9 @@ pub(super) struct Regroup {
     /// In groups of sessions that match another policy although policies have not changed, and when.
     some: BTreeSet<GroupId>,
     some_at_ns: u64,
+    some_wait_ns: u64,
+    /// A second behind the last search in some groups.
+    some_earliest_ns: u64,
 }
 
 /// Where to search now.
@@ -47,10 +50,21 @@ impl Regroup {
 
     /// A session of this group matches another policy.
     fn look(&mut self, now_ns: u64, name: GroupId) {
-        if self.some.is_empty() {
-            self.some_at_ns = self.some_at_ns.max(now_ns);
+        self.look_at([name].into(), now_ns.max(self.some_earliest_ns));
+    }
+
+    /// Sessions of these groups have not changed yet, and none has begun to.
+    fn look_again(&mut self, now_ns: u64, names: BTreeSet<GroupId>) {
+        if !names.is_empty() {
+            self.some_wait_ns = (2 * self.some_wait_ns).clamp(AGAIN_MIN_NS, AGAIN_MAX_NS);
+            self.look_at(names, now_ns.saturating_add(self.some_wait_ns));
         }
-        self.some.insert(name);
+    }
+
+    /// Searches in these, and in those that wait, at this time or when that is planned already.
+    fn look_at(&mut self, names: BTreeSet<GroupId>, at_ns: u64) {
+        self.some_at_ns = if self.some.is_empty() { at_ns } else { self.some_at_ns.min(at_ns) };
+        self.some.extend(names);
     }
 
     pub(super) fn due_ns(&self) -> Option<u64> {
@@ -67,15 +81,14 @@ impl Regroup {
         if self.some.is_empty() || self.some_at_ns > now_ns {
             return None;
         }
-        self.some_at_ns = now_ns.saturating_add(AGAIN_MIN_NS);
+        self.some_earliest_ns = now_ns.saturating_add(AGAIN_MIN_NS);
         Some(Searched::Some(core::mem::take(&mut self.some)))
     }
 
     /// These were not looked at: there was too much to do.
     fn rest(&mut self, now_ns: u64, names: BTreeSet<GroupId>) {
         if !names.is_empty() {
-            self.some.extend(names);
-            self.some_at_ns = now_ns.saturating_add(REST_NS);
+            self.look_at(names, now_ns.saturating_add(REST_NS));
         }
     }
 
@@ -122,19 +135,20 @@ impl Shard {
     }
 
     fn regroup_some(&mut self, now: Now, mut names: BTreeSet<GroupId>) {
-        let mut members = 0;
+        let (mut members, mut left) = (0, BTreeSet::new());
         while members < MEMBERS_MAX
             && let Some(name) = names.pop_first()
         {
             members += self.groups.get(name).map_or(0, Group::member_count);
             let found = self.regroup(now, name);
             if found.has_begun {
-                self.regroup.wait_ns = AGAIN_MIN_NS / 2;
+                self.regroup.some_wait_ns = AGAIN_MIN_NS / 2;
                 self.regroup.look(now.mono_ns, name);
             } else if found.is_left {
-                self.regroup.again(now.mono_ns);
+                left.insert(name);
             }
         }
+        self.regroup.look_again(now.mono_ns, left);
         self.regroup.rest(now.mono_ns, names);
     }
 
@@ -228,6 +242,19 @@ mod tests {
         assert_eq!(some(regroup.take_due(AGAIN_MIN_NS + REST_NS)), Some(alloc::vec![b]));
         regroup.rest(AGAIN_MIN_NS, BTreeSet::new());
         assert_eq!(regroup.due_ns(), None);
+        // Those that cannot change come less and less often, and with the next that are to change.
+        let mut now_ns = 10 * AGAIN_MIN_NS;
+        for wait_ms in [1_000, 2_000, 4_000] {
+            regroup.look_again(now_ns, [b].into());
+            now_ns += wait_ms * MS;
+            assert_eq!(
+                (regroup.due_ns(), some(regroup.take_due(now_ns))),
+                (Some(now_ns), Some(alloc::vec![b]))
+            );
+        }
+        regroup.look_again(now_ns, [b].into());
+        regroup.look(now_ns + 5, a);
+        assert_eq!(some(regroup.take_due(now_ns + AGAIN_MIN_NS)), Some(alloc::vec![a, b]));
     }
 
     #[test]
