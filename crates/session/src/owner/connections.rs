@@ -416,6 +416,11 @@ impl Owner {
         out.extend(client.map(|client| OwnerEffect::AskPort(client.client.session, client.asked.count)));
     }
 
+    /// The end of a server that was asked has promised, or sends what it keeps: it is waited for as long as it does.
+    pub(super) fn server_answers(&mut self, now: Now, port: Port) {
+        self.connection_mut(port).into_iter().for_each(|connection| connection.asked_ns = Some(now.mono_ns));
+    }
+
     /// The agent that was asked is not waited for: what it answers now finds no channel.
     fn leave_agent(&mut self, port: Port, reason: &str, out: &mut Vec<OwnerEffect>) {
         let client = self.ends.at(port).and_then(|side| side.client.as_ref());

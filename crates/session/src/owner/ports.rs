@@ -210,6 +210,7 @@ impl Owner {
         side.next = promised.sent_start;
         (side.credited_from, side.input_credit) = (promised.sent_end, InputCredit::default());
         side.promised = Some(promised);
+        self.server_answers(now, port);
         self.enter_if_complete(now, port, out)
     }
 
@@ -231,6 +232,7 @@ impl Owner {
         }
         side.push_input(Message { close: input.close, payload: input.payload });
         if is_asked {
+            self.server_answers(now, port);
             return self.enter_if_complete(now, port, out);
         }
         if input.ack > 0 {
@@ -471,7 +473,8 @@ impl Owner {
         }
         // Two owners that each believe in their claim would ask in turn for ever; an end asks by itself after a random wait. One that has
         // handed the cell over waits for the claim.
-        if promised > asked && !is_tired && !self.holds_outputs() && !self.is_handed_over() {
+        let is_cancelled = self.ends.at(port).is_some_and(EndState::is_cancelled);
+        if promised > asked && !is_tired && !is_cancelled && !self.holds_outputs() && !self.is_handed_over() {
             out.push(OwnerEffect::AskPort(session, promised.count));
         }
     }

@@ -128,7 +128,10 @@ impl Shard {
     /// Goes on with the slot of this group, if it changes its backup.
     pub(super) fn slot_change_due(&mut self, now: Now, name: GroupId, out: &mut Vec<ShardOutput>) {
         let Some(group) = self.groups.looked_at(name) else { return };
-        if let Some(at) = group.former_left() {
+        let ended = group.former_ended();
+        let left = group.former_left();
+        self.tell_former_backup(ended, out);
+        if let Some(at) = left {
             self.former_backup_left(now, name, at, out);
         }
         if self.groups.looked_at(name).is_some_and(|group| group.looks_at_next(now.mono_ns)) {
@@ -138,11 +141,7 @@ impl Shard {
 
     /// The record does not name the former backup any more, which forgets what it has.
     fn former_backup_left(&mut self, now: Now, name: GroupId, at: Vec<At>, out: &mut Vec<ShardOutput>) {
-        for (wire, channel) in at.into_iter().filter(|(wire, _)| self.wires.has(*wire)) {
-            let reason = "the slot has another backup".into();
-            let ended = Ended { channel, code: Code::Finished, reason };
-            out.push(ShardOutput::Send { wire, frame: ended.into() });
-        }
+        self.tell_former_backup(at, out);
         for id in self.members_of(name) {
             // Clients learn of the next one.
             self.tell_standby(now, id, out);
@@ -152,6 +151,15 @@ impl Shard {
             }
         }
         self.look_at_held(name);
+    }
+
+    /// A former backup forgets what it was fed at these.
+    fn tell_former_backup(&self, at: Vec<At>, out: &mut Vec<ShardOutput>) {
+        for (wire, channel) in at.into_iter().filter(|(wire, _)| self.wires.has(*wire)) {
+            let reason = "the slot has another backup, or the cell has ended".into();
+            let ended = Ended { channel, code: Code::Finished, reason };
+            out.push(ShardOutput::Send { wire, frame: ended.into() });
+        }
     }
 
     /// Clients that wait for a cell of this group look again.
@@ -181,6 +189,7 @@ impl Shard {
         };
         let are_able = members.iter().all(|id| is_able(id) == Some(true));
         if !are_able || self.handed_over_to(name).is_some() {
+            self.groups.looked_at(name).into_iter().for_each(Group::goes_over_later);
             return;
         }
         if self.groups.get_mut(name).is_some_and(Group::may_go_over) {
@@ -196,8 +205,8 @@ impl Shard {
         out: &mut Vec<ShardOutput>,
     ) {
         trace!(SHARD, "group {}: goes over to its next backup", name[0]);
-        let backups = members.iter().filter_map(|id| self.sessions.get(*id)?.placing.backup());
-        let at = backups.map(|placed| placed.at).collect();
+        let at = |id: &SessionId| Some((*id, self.sessions.get(*id)?.placing.backup()?.at));
+        let at = members.iter().filter_map(at).collect();
         if let Some(group) = self.groups.get_mut(name) {
             group.go_over(at);
         }
@@ -219,6 +228,7 @@ impl Shard {
                 // It is told when it is known that it cannot go on.
                 self.keepers.close(at);
                 self.sessions.get_mut(id).into_iter().for_each(|it| it.placing.remove(former));
+                self.move_lost(now, id, (former, false, "the slot has another backup now"), out);
             }
             self.tell_group(now, id, name, out);
         }
@@ -303,10 +313,16 @@ impl Shard {
         true
     }
 
-    /// Whether the move of a cell's backup cannot end now: nothing leaves until it is decided which edge is the backup.
+    /// Whether the move of a cell's backup is not given up now: copies wait for bandwidth, or nothing leaves until it is decided which edge is
+    /// the backup.
     pub(super) fn still_goes_over(&mut self, now: Now, id: SessionId) -> bool {
-        let group = self.groups.of_session(id).and_then(|name| self.groups.get(name));
-        let is_it = group.is_some_and(Group::is_going_over);
+        let name = self.groups.of_session(id);
+        let group = name.and_then(|name| self.groups.get(name));
+        let leads = group.and_then(Group::next).is_some_and(|next| next.leader == id);
+        // Copies of other cells of the slot wait for bandwidth: each part has its turn in the end.
+        let is_limited = |id: SessionId| self.sessions.get(id).is_some_and(|it| it.placing.is_limited());
+        let waits = leads && group.is_some_and(|group| group.members().any(is_limited));
+        let is_it = waits || group.is_some_and(Group::is_going_over);
         let moving = self.sessions.get_mut(id).and_then(|session| session.moving.as_deref_mut());
         if let Some(moving) = moving.filter(|_| is_it) {
             moving.wait_longer(now.mono_ns);
@@ -338,10 +354,15 @@ impl Shard {
 }
 
 impl Session {
+    /// The replica that is fed for its own move. Its backup has what it needs.
+    pub(super) fn moved_by(&self) -> Option<KeeperId> {
+        let backup = self.placing.backup().map(|placed| placed.id);
+        self.moving.as_deref().and_then(Move::fed).filter(|fed| backup != Some(*fed))
+    }
+
     /// The keeper whose copy of it shares the bandwidth of moves.
     pub(super) fn copied_to(&self) -> Option<KeeperId> {
-        let moved = self.moving.as_deref().and_then(Move::fed);
-        moved.or_else(|| self.placing.next().map(|placed| placed.id))
+        self.moved_by().or_else(|| self.placing.next().map(|placed| placed.id))
     }
 
     /// Whether keepers can be fed now: it runs, or begins.

@@ -24,11 +24,10 @@ impl Shard {
             return Err("the app has no backup: its manifest says nothing of protect = \"epoch\"".into());
         }
         if session.owner.is_shared_cell() {
-            return match session.placing.at_destination(to) {
-                Some(placed) if placed.feed.is_backup() => {
-                    Err(format!("`{to}` is the cell's backup already"))
-                }
-                _ => self.can_change_slot(id, to),
+            let is_there = session.placing.backup().is_some_and(|backup| backup.role.name == to.edge);
+            return match is_there {
+                true => Err(format!("`{to}` is the cell's backup already")),
+                false => self.can_change_slot(id, to),
             };
         }
         if to.edge == self.config.edge {

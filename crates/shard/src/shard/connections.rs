@@ -10,7 +10,7 @@ use super::{
     state::groups::Group,
 };
 use crate::api::{App, FromShard, Note, NoteLevel, Now, ShardOutput, ShardWireId};
-use alloc::{format, string::ToString, vec::Vec};
+use alloc::{collections::BTreeSet, format, string::ToString, vec::Vec};
 use marram_session::owner::{CellServer, OwnerPhase};
 use marram_wire::{
     frame::{Code, Hello},
@@ -29,11 +29,14 @@ impl Shard {
         let is_gate = |(_, host): &(ShardWireId, HostId)| self.config.gate == Some(*host);
         let others = self.wires.of_server(server.name).filter(|agent| !is_gate(agent));
         let agents = others.chain(self.wires.of_server(server.name).filter(is_gate));
-        match server.refused_by {
-            None => agents.take(1).last(),
-            // Several wires may be of one agent.
-            Some(host) => agents.skip_while(|(_, at)| *at != host).find(|(_, at)| *at != host),
-        }
+        // Several wires may be of one agent, which is asked over the newest one.
+        let mut seen = BTreeSet::new();
+        let mut hosts = agents.map(|(_, host)| host).filter(|host| seen.insert(*host));
+        let host = match server.refused_by {
+            None => hosts.next(),
+            Some(refused) => hosts.skip_while(|host| *host != refused).nth(1),
+        }?;
+        roles::wire_to(&self.wires, host, Port::SERVER, Some(server.name)).map(|wire| (wire, host))
     }
 
     /// An agent for servers has connected: cells may wait for it.

@@ -7,7 +7,7 @@
 use super::{
     Shard,
     report::note,
-    state::{drain::Drain, moves::Move},
+    state::{drain::Drain, groups::Group, moves::Move},
 };
 use crate::api::{Destination, DrainRow, FromShard, NoteLevel, Now, Protect, ShardOutput};
 use alloc::{
@@ -15,7 +15,10 @@ use alloc::{
     string::{String, ToString},
     vec::Vec,
 };
-use marram_wire::{frame, id::SessionId};
+use marram_wire::{
+    frame::{self, GroupId},
+    id::SessionId,
+};
 
 impl Shard {
     /// The edge stops. A shard is told once; one that was started since, at its start.
@@ -82,7 +85,9 @@ impl Shard {
 
     /// Goes on with a drain, after any event: the last session may have moved, left or ended in it.
     pub(super) fn drain_due(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
-        let none_moves = self.moves.counts() == (0, 0);
+        let goes_over = |name: &GroupId| self.groups.get(*name).is_some_and(Group::is_going_over);
+        let none_moves = self.moves.counts() == (0, 0)
+            && !(self.drain.hands_over() && self.groups.of_slots().iter().any(goes_over));
         if self.drain.due_ns().is_some_and(|until_ns| none_moves || until_ns <= now.mono_ns) {
             self.drain = Drain::Leaves;
             self.tell_drain(true, out);

@@ -281,8 +281,8 @@ impl Shard {
         if !copy.is_some_and(|copy| copy.waits) {
             return;
         }
-        let own = session.moving.as_deref_mut().filter(|moving| moving.fed().is_some());
-        let begins = match own {
+        let is_own = session.moved_by().is_some();
+        let begins = match session.moving.as_deref_mut().filter(|_| is_own) {
             Some(moving) => moving.limit_begins(now.mono_ns),
             None => session.placing.limit_begins(),
         };

@@ -34,6 +34,9 @@ pub(super) struct Regroup {
     some_wait_ns: u64,
     /// A second behind the last search in some groups.
     some_earliest_ns: u64,
+    /// Groups that the last search did not come to, and when it goes on.
+    rest: BTreeSet<GroupId>,
+    rest_at_ns: u64,
 }
 
 /// Where to search now.
@@ -69,14 +72,19 @@ impl Regroup {
 
     pub(super) fn due_ns(&self) -> Option<u64> {
         let some_at_ns = (!self.some.is_empty()).then_some(self.some_at_ns);
-        [self.at_ns, some_at_ns].into_iter().flatten().min()
+        let rest_at_ns = (!self.rest.is_empty()).then_some(self.rest_at_ns);
+        [self.at_ns, some_at_ns, rest_at_ns].into_iter().flatten().min()
     }
 
     /// Groups are not looked at more than about once a second, but when policies change.
     fn take_due(&mut self, now_ns: u64) -> Option<Searched> {
         if self.at_ns.take_if(|at_ns| *at_ns <= now_ns).is_some() {
             self.some.clear();
+            self.rest.clear();
             return Some(Searched::All);
+        }
+        if !self.rest.is_empty() && self.rest_at_ns <= now_ns {
+            return Some(Searched::Some(core::mem::take(&mut self.rest)));
         }
         if self.some.is_empty() || self.some_at_ns > now_ns {
             return None;
@@ -87,9 +95,8 @@ impl Regroup {
 
     /// These were not looked at: there was too much to do.
     fn rest(&mut self, now_ns: u64, names: BTreeSet<GroupId>) {
-        if !names.is_empty() {
-            self.look_at(names, now_ns.saturating_add(REST_NS));
-        }
+        self.rest.extend(names);
+        self.rest_at_ns = now_ns.saturating_add(REST_NS);
     }
 
     /// Some sessions have not changed yet.
@@ -172,7 +179,11 @@ impl Shard {
             return Regrouped { is_left, has_begun: false };
         };
         let leave = self.leave_group(name, group);
-        let mut found = Regrouped { is_left: !leave.is_empty(), has_begun: false };
+        // Without a target none leaves now.
+        let is_other =
+            |id| self.sessions.get(id).and_then(|it| self.group_kind_of(it)) != Some(group.kind().clone());
+        let waits = group.target.is_none() && group.members().any(is_other);
+        let mut found = Regrouped { is_left: waits || !leave.is_empty(), has_begun: false };
         let is_able = group.is_backed();
         if leave.is_empty() && group.is_placed_as_before() {
             self.groups.get_mut(name).into_iter().for_each(Group::is_placed_now);

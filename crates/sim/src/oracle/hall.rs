@@ -51,9 +51,12 @@ pub(super) fn judge_each(clients: &[(usize, &Program)], lost: HallsLost, violati
             by_key.entry(client.key).or_default().push((*index, *server));
         }
     }
+    // One that received nothing may be of any hall.
+    let silent = clients.iter().filter(|(_, program)| is_server(program) && program.received.is_empty());
+    let silent: Vec<&Program> = silent.map(|(_, program)| *program).collect();
     let mut lives: BTreeMap<u64, Option<u8>> = BTreeMap::new();
     for (key, clients) in &by_key {
-        judge(clients, lost, violations);
+        judge_one(clients, &silent, lost, violations);
         for life in clients.iter().filter_map(|(_, program)| life(program)) {
             let other = *lives.entry(life).or_insert(*key);
             if other != *key {
@@ -72,7 +75,18 @@ fn life(program: &Program) -> Option<u64> {
 /// Checks what the clients of a hall received; they are given with their numbers. Texts go to `violations`, a few at most.
 ///
 /// A client whose own agent lied may have received anything, and what its records name need not be what it wrote.
+#[cfg(test)]
 pub(super) fn judge(clients: &[(usize, &Program)], lost: HallsLost, violations: &mut Vec<String>) {
+    judge_one(clients, &[], lost, violations);
+}
+
+/// The same, of a hall in which `silent` ones may have spoken, too, which received nothing.
+fn judge_one(
+    clients: &[(usize, &Program)],
+    silent: &[&Program],
+    lost: HallsLost,
+    violations: &mut Vec<String>,
+) {
     let mut guests = Vec::new();
     for (index, program) in clients.iter().filter(|(_, program)| program.lied_to != LiedTo::ByOwnAgent) {
         match records(&program.received) {
@@ -95,7 +109,7 @@ pub(super) fn judge(clients: &[(usize, &Program)], lost: HallsLost, violations: 
     }
     if violations.len() == before {
         let is_known = clients.len() == guests.len();
-        judge_speakers(&guests, &history, is_known, violations);
+        judge_speakers(&guests, &history, (is_known, silent), violations);
     }
     guests.iter().for_each(|guest| guest.judge_end(&history, violations));
 }
@@ -257,7 +271,12 @@ struct Speaker {
 /// hall are in the list.
 ///
 /// A client that received nothing is not known by its port: then any such client may be the speaker.
-fn judge_speakers(guests: &[Guest<'_>], history: &History, is_known: bool, violations: &mut Vec<String>) {
+fn judge_speakers(
+    guests: &[Guest<'_>],
+    history: &History,
+    (is_known, silent): (bool, &[&Program]),
+    violations: &mut Vec<String>,
+) {
     let mut joins = BTreeMap::new();
     for (number, guest) in guests.iter().enumerate() {
         let Some(join) = guest.join() else { continue };
@@ -288,7 +307,10 @@ fn judge_speakers(guests: &[Guest<'_>], history: &History, is_known: bool, viola
         let grows = record.speaker.bytes >= speaker.said.bytes;
         let is_true = match speaker.guest {
             Some(guest) => wrote(guests[guest].program, &record.speaker),
-            None => !is_known || guests.iter().any(|guest| wrote(guest.program, &record.speaker)),
+            None => {
+                let mut some = guests.iter().map(|guest| guest.program).chain(silent.iter().copied());
+                !is_known || some.any(|program| wrote(program, &record.speaker))
+            }
         };
         if !grows || !is_true {
             let who = speaker.guest.map(|guest| guests[guest].index);

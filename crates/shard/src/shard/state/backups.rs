@@ -460,7 +460,10 @@ impl Backups {
         let is_primarys = holder.primary == group.primary && names_no_other;
         let follows = holder.generation.count == record.generation.count + 1;
         let is_renewed = follows && is_primarys && holder.backup.is_some();
-        if !is_older && !has_arrived && !is_renewed {
+        // The primary was to change its backup, and the former one has resigned from the record before.
+        let is_as_high = holder.generation.count == record.generation.count && holder != record;
+        let has_resigned = is_as_high && is_primarys && holder.backup.is_none();
+        if !is_older && !has_arrived && !is_renewed && !has_resigned {
             return false;
         }
         group.asked = None;

@@ -24,8 +24,8 @@ pub(crate) struct NextBackup {
 #[derive(Debug)]
 pub(super) struct FormerBackup {
     edge: String,
-    /// What it was fed on, which is open until the record does not name it any more: before, it may have to go on.
-    at: Vec<At>,
+    /// Where it was fed each cell, which is open until the record does not name it any more: before, it may have to go on.
+    at: Vec<(SessionId, At)>,
 }
 
 impl Group {
@@ -66,7 +66,7 @@ impl Group {
 
     /// The members go over to the next backup. The former one, which was fed `at` these, may claim the group until the record names the next
     /// one: it has all that has left, and nothing leaves until that is decided **\[M\]**.
-    pub(crate) fn go_over(&mut self, at: Vec<At>) {
+    pub(crate) fn go_over(&mut self, at: Vec<(SessionId, At)>) {
         let Some(next) = self.next.take() else { return };
         if let Some(former) = self.target.replace(next.target) {
             self.former = Some(FormerBackup { edge: former.edge, at });
@@ -90,6 +90,27 @@ impl Group {
     pub(crate) fn former_left(&mut self) -> Option<Vec<At>> {
         let names = |edge: &str| self.record.as_ref().is_none_or(|it| it.backup.as_deref() == Some(edge));
         let may_go_on = self.former.as_ref().is_none_or(|former| names(&former.edge));
-        if may_go_on { None } else { self.former.take().map(|former| former.at) }
+        if may_go_on {
+            None
+        } else {
+            self.former.take().map(|former| former.at.into_iter().map(|(_, at)| at).collect())
+        }
+    }
+
+    /// Where the former backup was fed cells that have ended since: it must not go on with these.
+    pub(crate) fn former_ended(&mut self) -> Vec<At> {
+        let members = &self.members;
+        let former = self.former.iter_mut();
+        former
+            .flat_map(|it| it.at.extract_if(.., |(cell, _)| !members.contains(cell)))
+            .map(|(_, at)| at)
+            .collect()
+    }
+
+    /// Not all members could go over to the next backup: the coordinator is asked again when they can.
+    pub(crate) fn goes_over_later(&mut self) {
+        if let Some(next) = &mut self.next {
+            next.has_verified = false;
+        }
     }
 }

@@ -340,7 +340,8 @@ impl Groups {
             let has_only_members =
                 |sessions: &Vec<SessionId>| sessions.iter().all(|it| group.members.contains(it));
             holds!("I51", group.ended.iter().all(|ended| has_only_members(&ended.sessions)));
-            holds!("I51", group.is_slot == group.version.is_some());
+            // One that this edge has won without any cell has no version.
+            holds!("I51", group.is_slot || group.version.is_none());
             holds!("I51", group.members.is_empty() == group.empty_ns.is_some());
             holds!(
                 "I51",
