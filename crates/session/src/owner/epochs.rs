@@ -233,8 +233,11 @@ impl Owner {
 
     /// The backup has this epoch, and every earlier one.
     pub fn epoch_confirmed(&mut self, now: Now, number: u64, out: &mut Vec<OwnerEffect>) {
+        if self.epochs.is_changing {
+            return;
+        }
         // Until a claim names the edge that has confirmed this, another one may go on without it.
-        if self.epochs.is_changing || self.holds_outputs() {
+        if self.holds_outputs() {
             return;
         }
         if let Some(ended) = self.epochs.take_confirmed(number) {
