@@ -257,9 +257,8 @@ fn a_session_that_sends_much_follows_the_policy_for_that_also_after_a_takeover()
         "{row}"
     );
     let session = row["session"].as_str().unwrap();
-    let backed =
-        || world.backed(2).get(session).and_then(|seen| seen.backup).filter(|it| [1, 2].contains(it));
-    until(backed, || world.cluster.logs.tail(30));
+    let seen = world.backed(2).remove(session).unwrap();
+    assert!(seen.owner == here && seen.backup.is_some_and(|backup| backup != here), "{row}");
     let list = world.marram(here, &["policy", "list"]);
     assert!(list.contains("app=forward min_rate=16KiB/s min_bytes=4KiB"), "{list}");
     let shown = world.marram(here, &["inspect", session]);
