@@ -56,7 +56,7 @@ pub(super) fn judge_each(clients: &[(usize, &Program)], lost: HallsLost, violati
     let silent: Vec<&Program> = silent.map(|(_, program)| *program).collect();
     let mut lives: BTreeMap<u64, Option<u8>> = BTreeMap::new();
     for (key, clients) in &by_key {
-        judge_one(clients, &silent, lost, violations);
+        judge(clients, &silent, lost, violations);
         for life in clients.iter().filter_map(|(_, program)| life(program)) {
             let other = *lives.entry(life).or_insert(*key);
             if other != *key {
@@ -75,18 +75,8 @@ fn life(program: &Program) -> Option<u64> {
 /// Checks what the clients of a hall received; they are given with their numbers. Texts go to `violations`, a few at most.
 ///
 /// A client whose own agent lied may have received anything, and what its records name need not be what it wrote.
-#[cfg(test)]
-pub(super) fn judge(clients: &[(usize, &Program)], lost: HallsLost, violations: &mut Vec<String>) {
-    judge_one(clients, &[], lost, violations);
-}
-
-/// The same, of a hall in which `silent` ones may have spoken, too, which received nothing.
-fn judge_one(
-    clients: &[(usize, &Program)],
-    silent: &[&Program],
-    lost: HallsLost,
-    violations: &mut Vec<String>,
-) {
+/// `silent` ones, which received nothing, may have spoken in it, too.
+fn judge(clients: &[(usize, &Program)], silent: &[&Program], lost: HallsLost, violations: &mut Vec<String>) {
     let mut guests = Vec::new();
     for (index, program) in clients.iter().filter(|(_, program)| program.lied_to != LiedTo::ByOwnAgent) {
         match records(&program.received) {
