@@ -1,7 +1,7 @@
 //! Clients of a shared cell that join, speak, go and come back, on a primary and on its backup.
 
 use crate::owner::hall::Hall;
-use marram_session::owner::{BackupForm, Feed};
+use marram_session::owner::{BackupForm, EpochRelease, Feed};
 use marram_wire::{
     frame::{Code, Frame},
     id::Port,
@@ -21,6 +21,21 @@ fn a_client_hears_nothing_before_the_backup_has_it() {
     hall.settles();
     assert_eq!(hall.heard(ann)[2..], ["3 2 joins", "4 2: hi"], "1 is never the port of a client");
     assert_eq!(hall.heard(bob), ["3 2 joins", "4 2: hi"]);
+}
+
+#[test]
+fn what_is_confirmed_while_outputs_are_held_is_told_to_no_end() {
+    let mut hall = Hall::new();
+    hall.settles();
+    let ann = hall.joins("hello");
+    // An epoch ends for the next backup, which no claim names yet: the former one may go on without what is in it.
+    hall.step(|owner, now, out| owner.release_as(now, EpochRelease::Held, out));
+    let number = hall.ends_epoch().expect("something is in it");
+    hall.confirmed(number);
+    assert!(!hall.clients[ann].end.begun(), "the former backup does not know this client");
+    hall.step(|owner, now, out| owner.release_as(now, EpochRelease::Confirmed, out));
+    hall.settles();
+    assert_eq!(hall.heard(ann), ["1 0 joins", "2 0: hello"]);
 }
 
 #[test]
