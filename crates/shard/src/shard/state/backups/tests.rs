@@ -70,6 +70,16 @@ fn a_claim_that_was_renewed_unheard_is_claimed_over() {
 }
 
 #[test]
+fn a_claim_from_which_the_former_backup_has_resigned_is_claimed_over() {
+    let mut backups = asked();
+    claims(&mut backups, 0);
+    // The primary was about to name this edge in place of `c`, which was started again.
+    let resigned = claimed(3, "a", Some("c")).resigned();
+    assert!(backups.may_claim_from(0, GROUP, &resigned));
+    assert_eq!(claims(&mut backups, 0), Some(Some(resigned)));
+}
+
+#[test]
 fn the_first_claim_of_a_group_that_arrives_late_is_claimed_from() {
     let mut backups = asked();
     claims(&mut backups, 0);
