@@ -1,6 +1,6 @@
 //! What is known of one keeper that is fed: how far it is, and what it waits for.
 
-use super::{page_feed::PageFeed, protection::Place};
+use super::{page_feed::PageFeed, policy::BackupForm, protection::Place};
 use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
@@ -31,6 +31,12 @@ pub enum Feed {
 }
 
 impl Feed {
+    /// That of a backup which gets this.
+    #[must_use]
+    pub fn of_backup(form: BackupForm) -> Self {
+        if form == BackupForm::Log { Self::Backup } else { Self::WarmBackup }
+    }
+
     /// Whether it replays the log as it comes.
     #[must_use]
     pub fn is_replayed(self) -> bool {

@@ -17,7 +17,7 @@ use super::{
 use crate::api::{Destination, Now, ShardOutput, ShardWireId};
 use alloc::{format, string::String, vec::Vec};
 use marram_session::{
-    owner::{BackupForm, Feed, KeeperId, OwnerPhase},
+    owner::{Feed, KeeperId, OwnerPhase},
     trace,
 };
 use marram_wire::{
@@ -58,19 +58,13 @@ impl Shard {
         let Some((_, role)) = self.shard_for_cell(id, &to.edge) else {
             return Err(self.is_not_connected(&Destination::edge(&to.edge)));
         };
-        match to.shard {
-            Some(named) if named != role.shard => Err(format!(
-                "at `{}` the cell would be on shard {}, which its app's name and its key select",
-                to.edge, role.shard
-            )),
-            _ => Ok(()),
-        }
+        is_on_shard(to, role.shard)
     }
 
     /// The shard of an edge on which a cell of this shard would be.
     fn shard_for_cell(&self, id: SessionId, edge: &str) -> Option<(ShardWireId, Role)> {
         let session = self.sessions.get(id)?;
-        let shards = self.wires.standbys().find(|role| role.name == edge)?.shards;
+        let shards = self.wires.shards_of(edge)?;
         let shard = shared::home(session.app(), self.slot_number(session), shards);
         self.wires.of_standby(edge, Some(shard), id)
     }
@@ -86,8 +80,8 @@ impl Shard {
         self.can_change_slot(id, to)?;
         let gone = || String::from("the cell ended");
         let session = self.sessions.get(id).ok_or_else(gone)?;
-        if let Some(placed) = session.placing.at_destination(to).filter(|placed| placed.feed.is_backup()) {
-            return Ok(placed.id);
+        if let Some(backup) = session.placing.backup_at(&to.edge) {
+            return Ok(backup.id);
         }
         let name = self.groups.of_session(id).ok_or_else(gone)?;
         let (wire, role) = self.shard_for_cell(id, &to.edge).ok_or_else(|| self.is_not_connected(to))?;
@@ -117,8 +111,7 @@ impl Shard {
         let Some(wire) = next.map(|next| next.target.wire) else { return };
         let lacks = |session: &&Session| session.placing.next().is_none() && session.may_be_placed();
         let Some(session) = self.sessions.get(id).filter(lacks) else { return };
-        let is_log = session.owner.policy().form == BackupForm::Log;
-        let feed = if is_log { Feed::Backup } else { Feed::WarmBackup };
+        let feed = Feed::of_backup(session.owner.policy().form);
         let role = self.wires.get(wire).and_then(|wire| wire.role.clone());
         if let Some(role) = role {
             self.place_next(now, id, (wire, role, feed), out);
@@ -351,6 +344,17 @@ impl Shard {
         }
         true
     }
+}
+
+/// Whether a cell that would be on this shard of an edge may go to that destination.
+pub(super) fn is_on_shard(to: &Destination, shard: u8) -> Result<(), String> {
+    if to.shard.is_none_or(|named| named == shard) {
+        return Ok(());
+    }
+    Err(format!(
+        "at `{}` the cell would be on shard {shard}, which its app's name and its key select",
+        to.edge
+    ))
 }
 
 impl Session {

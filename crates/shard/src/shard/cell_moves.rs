@@ -6,6 +6,7 @@
 
 use super::{
     Shard,
+    cell_backups::is_on_shard,
     keys::Wanted,
     state::{groups::Group, moves::Move},
 };
@@ -41,13 +42,7 @@ impl Shard {
             return self.can_change_slot(id, to);
         }
         let shard = self.sessions.get(id).and_then(|it| it.placing.backup()).map(|placed| placed.role.shard);
-        match (shard, to.shard) {
-            (Some(at), Some(named)) if at != named => Err(format!(
-                "at `{}` the cell would be on shard {at}, which its app's name and its key select",
-                to.edge
-            )),
-            _ => Ok(()),
-        }
+        shard.map_or(Ok(()), |shard| is_on_shard(to, shard))
     }
 
     /// A cell's move to its backup begins: the group's record is verified. While the coordinator does not answer, the backup could not claim
@@ -64,7 +59,7 @@ impl Shard {
         if !is_of_backup {
             self.can_move_cell(id, &to)?;
         }
-        let backup = session.placing.backup().filter(|placed| placed.role.name == to.edge && !is_of_backup);
+        let backup = session.placing.backup_at(&to.edge).filter(|_| !is_of_backup);
         let Some(keeper) = backup.map(|placed| placed.id) else {
             return self.begin_slot_change(now, id, &to, out);
         };

@@ -11,7 +11,7 @@ use super::{
 use crate::api::{Destination, Now, ShardOutput};
 use alloc::{format, string::String, vec::Vec};
 use marram_session::{
-    owner::{BackupForm, Feed, KeeperId, OwnerPhase},
+    owner::{Feed, KeeperId, OwnerPhase},
     trace,
 };
 use marram_wire::{frame::GroupId, id::SessionId};
@@ -24,10 +24,9 @@ impl Shard {
             return Err("the app has no backup: its manifest says nothing of protect = \"epoch\"".into());
         }
         if session.owner.is_shared_cell() {
-            let is_there = session.placing.backup().is_some_and(|backup| backup.role.name == to.edge);
-            return match is_there {
-                true => Err(format!("`{to}` is the cell's backup already")),
-                false => self.can_change_slot(id, to),
+            return match session.placing.backup_at(&to.edge) {
+                Some(_) => Err(format!("`{to}` is the cell's backup already")),
+                None => self.can_change_slot(id, to),
             };
         }
         if to.edge == self.config.edge {
@@ -78,8 +77,7 @@ impl Shard {
         if let Some(placed) = session.placing.at_destination(&to).filter(|placed| placed.feed.is_backup()) {
             return Ok(placed.id);
         }
-        let is_log = session.owner.policy().form == BackupForm::Log;
-        let feed = if is_log { Feed::Backup } else { Feed::WarmBackup };
+        let feed = Feed::of_backup(session.owner.policy().form);
         let (wire, role) = self
             .wires
             .of_standby(&to.edge, to.shard, id)

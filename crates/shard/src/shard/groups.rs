@@ -22,7 +22,7 @@ use alloc::{
     vec::Vec,
 };
 use marram_session::{
-    owner::{BackupForm, EpochRelease, Feed, KeeperId, OwnerPhase},
+    owner::{EpochRelease, Feed, KeeperId, OwnerPhase},
     trace,
 };
 use marram_wire::{
@@ -86,7 +86,7 @@ impl Shard {
         });
         if let Some((wire, role)) = role {
             let form = self.sessions.get(id).map(|session| session.owner.policy().form);
-            let feed = if form == Some(BackupForm::Log) { Feed::Backup } else { Feed::WarmBackup };
+            let feed = Feed::of_backup(form.unwrap_or_default());
             self.place_at(now, id, (wire, role, feed), out);
         }
         if let Some(name) = self.groups.of_session(id) {

@@ -8,10 +8,7 @@ use super::{
     Shard,
     report::note,
     roles,
-    state::{
-        moves::{HANDED_OVER_NS, Move},
-        wires::Role,
-    },
+    state::moves::{HANDED_OVER_NS, Move},
 };
 use crate::api::{
     Configure, Destination, FromShard, MoveAnswer, MoveOver, MoveSession, MoveWish, NoteLevel, Now, Protect,
@@ -173,9 +170,7 @@ impl Shard {
         if to.edge == self.config.edge {
             return format!("the shard `{to}` is not connected to this one yet: try again");
         }
-        let is_there = |role: &&Role| role.name == to.edge;
-        if let (Some(named), Some(role)) = (to.shard, self.wires.standbys().find(is_there)) {
-            let shards = role.shards;
+        if let (Some(named), Some(shards)) = (to.shard, self.wires.shards_of(&to.edge)) {
             return format!(
                 "shard {named} of `{}` is not connected to this edge: it has {shards}, numbered from 0",
                 to.edge

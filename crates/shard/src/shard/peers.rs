@@ -94,8 +94,7 @@ impl Shard {
     /// Whether a session was fed here only to move here, and has not: its backup, which is another edge, may know more of it.
     fn was_to_move_here(&self, id: SessionId) -> bool {
         let is_fed = |session: &Session| session.is_following() && session.owner.has_backup();
-        let is_mine = self.backups.has(id) || self.groups.of_session(id).is_some();
-        self.sessions.get(id).is_some_and(is_fed) && !is_mine
+        self.sessions.get(id).is_some_and(is_fed) && !self.is_in_group(id)
     }
 
     /// Opens a generation of a session without an owner, if both of its ends can be reached.

@@ -108,6 +108,6 @@ impl Shard {
 
     /// Whether the policies in force say of a session in this group what does not hold for it yet.
     pub(super) fn keeps_former_policy(&self, session: &Session, group: &Group) -> bool {
-        group.is_placed_as_before() || self.group_kind_of(session).is_some_and(|kind| kind != *group.kind())
+        group.is_placed_as_before() || self.follows_another(session, group)
     }
 }

@@ -162,13 +162,20 @@ impl Shard {
     /// Looks for a group of this session soon, if the one that it is in is another than its policy says. Returns whether it is.
     pub(super) fn regroup_if_other(&mut self, now: Now, id: SessionId) -> bool {
         let Some(name) = self.groups.of_session(id) else { return false };
-        let kind = self.sessions.get(id).and_then(|session| self.group_kind_of(session));
-        let is_other =
-            self.groups.get(name).is_some_and(|group| kind.is_some_and(|kind| kind != *group.kind()));
+        let session = self.sessions.get(id);
+        let is_other = self
+            .groups
+            .get(name)
+            .is_some_and(|group| session.is_some_and(|it| self.follows_another(it, group)));
         if is_other {
             self.regroup.look(now.mono_ns, name);
         }
         is_other
+    }
+
+    /// Whether the policies in force say of a session that it is to be in a group of another kind.
+    pub(super) fn follows_another(&self, session: &Session, group: &Group) -> bool {
+        self.group_kind_of(session).is_some_and(|kind| kind != *group.kind())
     }
 
     /// A group follows the policy of all of its sessions, or those of another one begin to leave it.
@@ -180,8 +187,7 @@ impl Shard {
         };
         let leave = self.leave_group(name, group);
         // Without a target none leaves now.
-        let is_other =
-            |id| self.sessions.get(id).and_then(|it| self.group_kind_of(it)) != Some(group.kind().clone());
+        let is_other = |id| self.sessions.get(id).is_some_and(|it| self.follows_another(it, group));
         let waits = group.target.is_none() && group.members().any(is_other);
         let mut found = Regrouped { is_left: waits || !leave.is_empty(), has_begun: false };
         let is_able = group.is_backed();

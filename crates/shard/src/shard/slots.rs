@@ -110,7 +110,7 @@ impl Shard {
     }
 
     /// Whether this edge runs a cell, or backs it. One that is fed here beside its backup is asked for at its owner.
-    fn is_in_group(&self, cell: SessionId) -> bool {
+    pub(super) fn is_in_group(&self, cell: SessionId) -> bool {
         self.groups.of_session(cell).is_some() || self.backups.has(cell)
     }
 
@@ -136,8 +136,8 @@ impl Shard {
     fn leads_to(&self, wanted: Wanted<'_>, primary: &str, backup: Option<&str>) -> Refusal {
         let shard = |edge: &str| {
             // Edges of one domain mostly have as many shards.
-            let shards = self.wires.standbys().find(|role| role.name == edge).map(|role| role.shards);
-            let shard = shared::home(&wanted.app.name, wanted.number(), shards.unwrap_or(self.config.shards));
+            let shards = self.wires.shards_of(edge).unwrap_or(self.config.shards);
+            let shard = shared::home(&wanted.app.name, wanted.number(), shards);
             (edge.to_string(), shard)
         };
         Refusal::Led(shard(primary), backup.map(shard))

@@ -103,6 +103,11 @@ impl Placing {
         self.placed.iter().find(|placed| placed.is_backup())
     }
 
+    /// The backup, if it is at this edge.
+    pub(crate) fn backup_at(&self, edge: &str) -> Option<&Placed> {
+        self.backup().filter(|placed| placed.role.name == edge)
+    }
+
     /// The replica that is to be its next backup.
     pub(crate) fn next(&self) -> Option<&Placed> {
         self.placed.iter().find(|placed| placed.is_next)

@@ -226,6 +226,11 @@ impl Wires {
         roles.filter(|role| !role.recorder && !role.own)
     }
 
+    /// How many shards an edge has that is connected.
+    pub(crate) fn shards_of(&self, edge: &str) -> Option<u8> {
+        self.standbys().find(|role| role.name == edge).map(|role| role.shards)
+    }
+
     /// The wire to an edge that can take a session over: that of this shard, or of the one which agents ask first.
     pub(crate) fn of_standby(
         &self,

@@ -3,6 +3,7 @@
 
 use super::{
     FORMS, heard, is_one_history,
+    key_moves::with_cells,
     moves::{SOON_MS, number},
     world::{LONG_MS, World},
 };
@@ -12,16 +13,9 @@ use std::collections::BTreeSet;
 
 const KEYS: [&str; 2] = ["a", "b"];
 
-/// Three edges with one slot and a cell for each of [`KEYS`], each with two clients: where they run, their backup, the third edge, and the
-/// clients.
+/// Three edges with a cell for each of [`KEYS`], as [`with_cells`] has them.
 fn running(form: BackupForm) -> (World, [usize; 3], Vec<Vec<usize>>) {
-    let mut world = World::with_keys(3, form, 1);
-    let clients: Vec<Vec<usize>> =
-        KEYS.map(|key| vec![world.joins_cell(0, key), world.joins_cell(2, key)]).into();
-    world.runs(1_500);
-    let at = world.runs_at()[0];
-    let backup = number(&world.backup_at(at).expect("it has a backup"));
-    (world, [at, backup, 3 - at - backup], clients)
+    with_cells(form, &KEYS)
 }
 
 fn say(world: &mut World, clients: &[Vec<usize>], text: &str) {

@@ -2,7 +2,7 @@
 
 use super::{
     FORMS, heard, is_one_history,
-    moves::{Fault, SOON_MS, disturb, number},
+    moves::{Fault, SOON_MS, disturb, number, places},
     world::{LONG_MS, World},
 };
 use marram_session::owner::BackupForm;
@@ -10,14 +10,19 @@ use marram_shard::api::ToShard;
 
 const KEYS: [&str; 3] = ["a", "b", "c"];
 
-/// Three edges with one slot and a cell for each of [`KEYS`], each with two clients: where they run, their backup, and the clients.
-fn running(form: BackupForm) -> (World, [usize; 2], Vec<Vec<usize>>) {
+/// Three edges with one slot and a cell for each of these keys, each with two clients: where they run, their backup, the third edge, and the
+/// clients.
+pub(super) fn with_cells(form: BackupForm, keys: &[&str]) -> (World, [usize; 3], Vec<Vec<usize>>) {
     let mut world = World::with_keys(3, form, 1);
-    let clients: Vec<Vec<usize>> =
-        KEYS.map(|key| vec![world.joins_cell(0, key), world.joins_cell(2, key)]).into();
+    let clients = keys.iter().map(|key| vec![world.joins_cell(0, key), world.joins_cell(2, key)]).collect();
     world.runs(1_500);
-    let at = world.runs_at()[0];
-    let backup = number(&world.backup_at(at).expect("it has a backup"));
+    let places = places(&world);
+    (world, places, clients)
+}
+
+/// The same for all [`KEYS`].
+fn running(form: BackupForm) -> (World, [usize; 2], Vec<Vec<usize>>) {
+    let (world, [at, backup, _], clients) = with_cells(form, &KEYS);
     (world, [at, backup], clients)
 }
 

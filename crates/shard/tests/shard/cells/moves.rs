@@ -14,14 +14,20 @@ pub(super) fn number(edge: &str) -> usize {
     edge.strip_prefix('e').and_then(|number| number.parse().ok()).expect("edges are e0, e1, ..")
 }
 
+/// Where the cells of three edges run, where their backup is, and the third edge.
+pub(super) fn places(world: &World) -> [usize; 3] {
+    let at = world.runs_at()[0];
+    let backup = number(&world.backup_at(at).expect("it has a backup"));
+    [at, backup, 3 - at - backup]
+}
+
 /// Three edges with a cell that has a backup, and clients of each: where it runs, where its backup is, and the third edge.
 fn running(form: BackupForm) -> (World, [usize; 3], Vec<usize>) {
     let mut world = World::new(3, form);
     let clients: Vec<usize> = (0..3).map(|edge| world.joins(edge)).collect();
     world.runs(1_500);
-    let at = world.runs_at()[0];
-    let backup = number(&world.backup_at(at).expect("it has a backup"));
-    (world, [at, backup, 3 - at - backup], clients)
+    let places = places(&world);
+    (world, places, clients)
 }
 
 #[test]
