@@ -751,6 +751,8 @@ impl Label {
     }
 }
 
+/// The counter of the shards that are connected to another edge.
+pub const EDGE_CONNECTED: &str = "edge_connected";
 /// The counter of the sessions that belong at an edge which has joined, while they are moved there.
 pub const REBALANCE_SESSIONS: &str = "rebalance_sessions";
 /// The counter of those of them that are still to move.

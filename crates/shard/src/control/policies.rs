@@ -4,8 +4,8 @@
 use super::{Control, ControlAnswer, ControlOutput, ControlRequest, MetricSample};
 use crate::{
     api::{
-        App, NoteLevel, PolicyList, REBALANCE_LEFT, REBALANCE_SESSIONS, ReplicationPolicy, SessionRow, Tag,
-        ToShard,
+        App, EDGE_CONNECTED, NoteLevel, PolicyList, REBALANCE_LEFT, REBALANCE_SESSIONS, ReplicationPolicy,
+        SessionRow, Tag, ToShard,
     },
     coordinator::DomainPolicies,
 };
@@ -82,7 +82,7 @@ pub struct PolicyReport {
     pub former: u64,
     /// What a change has changed, or would change.
     pub differences: Vec<PolicyDifference>,
-    /// Policies that have no effect, and why.
+    /// Policies that have no effect, or not the whole one, and why.
     pub notes: Vec<String>,
     /// Where sessions are being moved to, since an edge has joined.
     pub rebalances: Vec<RebalanceReport>,
@@ -186,6 +186,29 @@ fn no_effect(policy: &ReplicationPolicy, app: &App) -> Option<String> {
     }
 }
 
+/// Which targets of a policy are passed over, since no shard of this edge is connected to them. An edge's own name is no mistake: all
+/// edges of a domain have the same policies.
+fn passed_over(policy: &ReplicationPolicy, own: &str, figures: &[MetricSample]) -> Option<String> {
+    let is_connected = |edge: &str| {
+        figures.iter().map(|figure| &figure.counter).any(|counter| {
+            let label = counter.label.as_ref().filter(|_| counter.name == EDGE_CONNECTED);
+            label.is_some_and(|label| label.value == edge)
+        })
+    };
+    let others: Vec<&String> = policy.targets.iter().filter(|edge| *edge != own).collect();
+    let away: Vec<String> =
+        others.iter().filter(|edge| !is_connected(edge)).map(|edge| format!("`{edge}`")).collect();
+    if away.is_empty() {
+        return None;
+    }
+    let takes = if away.len() < others.len() { "the next one of its targets" } else { "the ring" };
+    Some(format!(
+        "policy `{}`: this edge is not connected to {}, so {takes} decides where backups are until it is",
+        policy.name,
+        away.join(", ")
+    ))
+}
+
 /// What all shards say of the passes that are under way.
 fn rebalances(figures: &[MetricSample]) -> Vec<RebalanceReport> {
     let mut by_edge: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
@@ -277,8 +300,10 @@ impl Control {
             .apps
             .values()
             .flat_map(|app| self.policies.in_force().iter().filter_map(move |policy| no_effect(policy, app)));
+        let away = self.policies.in_force().iter();
+        let away = away.filter_map(|policy| passed_over(policy, &self.config.edge, figures));
         PolicyReport {
-            notes: notes.collect(),
+            notes: notes.chain(away).collect(),
             policies: policies.map(|policy| (policy.clone(), count(policy))).collect(),
             origin: self.policies.origin(),
             domain: self.policies.domain.as_ref().map(|domain| domain.revision),

@@ -1,7 +1,10 @@
 //! The control, driven by shards and operators of the test.
 
 use super::*;
-use crate::api::{BackupForm, EpochSettings, Protect, TrafficCondition, WitnessMode};
+use crate::api::{
+    BackupForm, Counter, EDGE_CONNECTED, EpochSettings, Label, NoteLevel, Protect, TrafficCondition,
+    WitnessMode,
+};
 
 fn app(name: &str, image: u8) -> App {
     App { image: ImageHash([image; 32]), ..crate::api::tests::app(name, 0) }
@@ -287,23 +290,71 @@ fn a_policy_for_an_app_that_has_no_epochs_is_reported() {
 }
 
 #[test]
-fn a_policy_that_measures_sessions_of_an_app_with_a_shared_cell_is_reported() {
-    let traffic = TrafficCondition { bytes_min: Some(1), ..TrafficCondition::default() };
-    for (shared, traffic, is_reported) in
-        [(true, traffic, true), (false, traffic, false), (true, TrafficCondition::default(), false)]
-    {
+fn a_policy_that_asks_for_what_a_shared_cell_cannot_have_is_reported() {
+    let (none, traffic) =
+        (TrafficCondition::default(), TrafficCondition { bytes_min: Some(1), ..TrafficCondition::default() });
+    for (shared, traffic, runs_ahead, field) in [
+        (true, traffic, false, Some("`min_rate`")),
+        (false, traffic, false, None),
+        (true, none, true, Some("`waits = false`")),
+        (false, none, true, None),
+        (true, none, false, None),
+    ] {
         let mut control = control_with(true);
         control.policies = PolicyLists::new(alloc::vec![ReplicationPolicy {
             name: "bulk".into(),
             app: Some("a".into()),
             traffic,
+            runs_ahead,
             ..ReplicationPolicy::default()
         }]);
         let request = ControlRequest::Deploy(App { protect: Protect::Epoch, shared, ..app("a", 1) });
         let out = step(&mut control, ControlInput::Request { tag: 0, request });
-        let says =
-            |out: &ControlOutput| matches!(out, ControlOutput::Log(_, text) if text.contains("`min_rate`"));
-        assert_eq!(out.iter().any(says), is_reported, "{shared}: {out:?}");
+        let warnings: Vec<&String> = out
+            .iter()
+            .filter_map(|out| match out {
+                ControlOutput::Log(NoteLevel::Warning, text) => Some(text),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(warnings.len(), usize::from(field.is_some()), "{shared}: {out:?}");
+        assert!(field.is_none_or(|field| warnings[0].contains(field)), "{shared}: {warnings:?}");
+    }
+}
+
+#[test]
+fn a_listing_names_the_targets_to_which_the_edge_is_not_connected() {
+    let targets = |names: &[&str]| names.iter().map(|name| (*name).into()).collect();
+    for (listed, connected, said) in [
+        (targets(&["x", "y"]), &["x", "y"][..], None),
+        (targets(&["e", "x"]), &["x"], None),
+        (targets(&["x", "y"]), &["y"], Some(("`x`", "the next one"))),
+        (targets(&["x", "y"]), &["z"], Some(("`x`, `y`", "the ring"))),
+        (targets(&[]), &[], None),
+    ] {
+        let mut control = control();
+        step(&mut control, ControlInput::ShardUp { shard: 0 });
+        control.policies = PolicyLists::new(alloc::vec![ReplicationPolicy {
+            name: "calls".into(),
+            targets: listed,
+            ..ReplicationPolicy::default()
+        }]);
+        step(&mut control, ControlInput::Request { tag: 5, request: ControlRequest::Policies });
+        let of = |edge: &&str| Counter::gauge(EDGE_CONNECTED, 1).of(Label::edge(edge));
+        let counted =
+            crate::api::Counted { tag: 5, counters: connected.iter().map(of).collect(), last: true };
+        let out =
+            step(&mut control, ControlInput::FromShard { shard: 0, message: FromShard::Counted(counted) });
+        let notes = out.iter().find_map(|out| match out {
+            ControlOutput::Answer { answer: ControlAnswer::Policies(report), .. } => Some(&report.notes),
+            _ => None,
+        });
+        let notes = notes.expect("an answer");
+        assert_eq!(notes.len(), usize::from(said.is_some()), "{connected:?}: {notes:?}");
+        assert!(
+            said.is_none_or(|(edges, who)| notes[0].contains(edges) && notes[0].contains(who)),
+            "{notes:?}"
+        );
     }
 }
 

@@ -2,9 +2,9 @@
 
 use super::{Session, Shard};
 use crate::api::{
-    Backing, BackupForm, CLIENTS_LISTED, CellRow, ClientRow, Configure, Counted, Counter, DrainRow, EndRow,
-    FromShard, Label, Note, NoteLevel, Now, Protect, REBALANCE_LEFT, REBALANCE_SESSIONS, ReplicationRow,
-    Rows, ServerRow, ServerRowState, SessionRow, ShardOutput,
+    Backing, BackupForm, CLIENTS_LISTED, CellRow, ClientRow, Configure, Counted, Counter, DrainRow,
+    EDGE_CONNECTED, EndRow, FromShard, Label, Note, NoteLevel, Now, Protect, REBALANCE_LEFT,
+    REBALANCE_SESSIONS, ReplicationRow, Rows, ServerRow, ServerRowState, SessionRow, ShardOutput,
 };
 use alloc::{
     collections::{BTreeMap, VecDeque},
@@ -258,6 +258,8 @@ impl Shard {
         }
         let of = |(server, wires): (&String, usize)| gauge("server_wires", wires).of(Label::server(server));
         counters.extend(servers.into_iter().map(of));
+        let others = self.keepers.edges_for(SessionId::default(), &self.config.edge);
+        counters.extend(others.map(|edge| gauge(EDGE_CONNECTED, 1).of(Label::edge(edge))));
         counters
     }
 
