@@ -3,7 +3,7 @@
 use marram_cluster::TestCluster;
 use std::{
     io::{BufRead, BufReader, Write},
-    net::TcpStream,
+    net::{SocketAddr, TcpStream},
     time::Duration,
 };
 
@@ -16,7 +16,11 @@ impl Client {
     /// Starts a client's agent for all edges and the app `count`, and counts for the first time.
     pub(crate) fn start(cluster: &mut TestCluster) -> Self {
         let edges = cluster.edge_addresses();
-        let address = cluster.start_client_agent(&edges, &["count"]).unwrap()[0].address;
+        Self::connect(cluster.start_client_agent(&edges, &["count"]).unwrap()[0].address)
+    }
+
+    /// Connects to an agent that is there, and counts once.
+    pub(crate) fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut client = Self(BufReader::new(stream), 0);
