@@ -244,6 +244,13 @@ impl EndState {
         self.outbox.len().saturating_sub(unlogged)
     }
 
+    /// Charge of the outputs that must not leave yet.
+    pub(super) fn unlogged_charge(&self) -> u64 {
+        // Of a standby, more may have left elsewhere than it has produced.
+        let unlogged = usize::try_from(self.produced.saturating_sub(self.logged)).unwrap_or(usize::MAX);
+        self.outbox.iter().rev().take(unlogged).map(|message| charge(message.payload.len())).sum()
+    }
+
     /// Sequence number of the first output in the outbox.
     pub(super) fn acknowledged(&self) -> u64 {
         self.produced - self.outbox.len() as u64

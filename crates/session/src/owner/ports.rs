@@ -543,9 +543,12 @@ impl EndState {
         self.is_done() && self.channel.is_some() && self.client.as_deref().is_some_and(may)
     }
 
-    /// Whether its client does not take what is sent to it. What waits for the backup is no fault of the client.
+    /// Whether its client does not take what is sent to it. What waits for the backup is no fault of the client, and there may always be
+    /// something that does.
     pub(super) fn is_slow(&self) -> bool {
         let stays = self.client.as_ref().is_some_and(|client| !client.leaves());
-        stays && self.produced == self.logged && self.unsent_charge > UNSENT_SHARED_MAX
+        stays
+            && self.unsent_charge > UNSENT_SHARED_MAX
+            && self.unsent_charge > UNSENT_SHARED_MAX + self.unlogged_charge()
     }
 }

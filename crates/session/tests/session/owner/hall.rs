@@ -18,7 +18,7 @@ use marram_session::{
     replay::Gathered,
 };
 use marram_wire::{
-    frame::{Code, Ended, Frame, Keeps, Stored},
+    frame::{Code, Credit, Ended, Frame, Keeps, Stored},
     header::{self, Header},
     id::{Generation, HostId, Port, SessionId},
     limits::charge,
@@ -65,6 +65,8 @@ pub(crate) struct Edge {
     cells: u64,
     /// Frames for the backup, in order.
     pub(crate) feed: VecDeque<Frame>,
+    /// How many of them the backup has acknowledged.
+    taken: usize,
     /// Clients whose ends are to be asked again.
     pub(crate) asks: Vec<SessionId>,
     epoch: u64,
@@ -95,13 +97,14 @@ pub(crate) enum Answer {
 impl Edge {
     fn new(owner: Owner) -> Self {
         let (cell, copied) = (Teller::default(), Teller::default());
-        let (feed, stored) = (VecDeque::new(), VecDeque::new());
+        let (feed, taken, stored) = (VecDeque::new(), 0, VecDeque::new());
         let (asks, takes_over) = (Vec::new(), false);
         Self {
             owner,
             cell,
             cells: 0,
             feed,
+            taken,
             asks,
             epoch: 0,
             copied,
@@ -534,6 +537,18 @@ impl Hall {
         while let Some(stored) = self.edge.stored.pop_front() {
             self.step(|owner, now, out| owner.from_keeper(now, BACKUP, stored.into(), out));
         }
+    }
+
+    /// The backup acknowledges what it was fed since it did so last.
+    pub(crate) fn takes_feed(&mut self) {
+        let more = self.edge.feed.iter().skip(core::mem::replace(&mut self.edge.taken, self.edge.feed.len()));
+        let costs = more.filter_map(|frame| match frame {
+            Frame::Fed(fed) => Some(charge(fed.payload.len()) + fed.entry.len() as u64),
+            _ => None,
+        });
+        let (received, bytes) = costs.fold((0, 0), |(count, sum), cost| (count + 1, sum + cost));
+        let credit = Credit { channel: 3, received, bytes };
+        self.step(|owner, now, out| owner.from_keeper(now, BACKUP, credit.into(), out));
     }
 
     /// An epoch ends, and is confirmed at once.

@@ -31,6 +31,7 @@ mod running;
 mod share;
 mod shared_pausing;
 mod show;
+mod slow_clients;
 mod taking;
 mod tasks;
 mod teller;
