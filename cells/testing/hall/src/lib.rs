@@ -1,32 +1,51 @@
 //! The oracle's cell for many clients: the hall of `marram-hall-algo`.
 //!
-//! Only the glue is here: the same machine runs natively in the simulator, where no Wasm is needed, and here as a cell.
+//! Only the glue is here, and two words for what no machine does by itself: a handler that is stopped, and a client for which much
+//! waits. The same machine runs natively in the simulator, where no Wasm is needed, and here as a cell.
 
 use core::time::Duration;
-use marram_hall_algo::{Hall, HallEvent, HallHost};
+use marram_hall_algo::{Hall, HallEvent, HallHost, STOP, TELL_MORE};
 use marram_sdk::{Cell, Context, Port, PortKind, cell};
 
 /// The hall as a cell.
 #[derive(Default)]
-pub struct HallCell(Hall);
+pub struct HallCell {
+    hall: Hall,
+    /// The client that gets this beside each record.
+    more: Option<(Port, Vec<u8>)>,
+}
 
 cell!(HallCell);
 
+impl HallCell {
+    fn input(&mut self, event: HallEvent<'_>, context: &mut Context) {
+        self.hall.input(event, &mut HallContext(context));
+        if let Some((port, bytes)) = &self.more {
+            context.send(*port, bytes);
+        }
+    }
+}
+
 impl Cell for HallCell {
     fn opened(&mut self, context: &mut Context, port: Port, _: PortKind) {
-        self.0.input(HallEvent::Open(port.0), &mut HallContext(context));
+        self.input(HallEvent::Open(port.0), context);
     }
 
     fn message(&mut self, context: &mut Context, port: Port, payload: &[u8]) {
-        self.0.input(HallEvent::Message(port.0, payload), &mut HallContext(context));
+        assert_ne!(payload, STOP, "a client asks for this");
+        if let Some(Ok(size)) = payload.strip_prefix(TELL_MORE).map(TryInto::try_into) {
+            self.more = Some((port, vec![0; u32::from_le_bytes(size) as usize]));
+        }
+        self.input(HallEvent::Message(port.0, payload), context);
     }
 
     fn timer(&mut self, context: &mut Context, token: u64) {
-        self.0.input(HallEvent::Timer(token), &mut HallContext(context));
+        self.input(HallEvent::Timer(token), context);
     }
 
     fn closed(&mut self, context: &mut Context, port: Port) {
-        self.0.input(HallEvent::Close(port.0), &mut HallContext(context));
+        self.more.take_if(|(to, _)| *to == port);
+        self.input(HallEvent::Close(port.0), context);
     }
 }
 
@@ -89,5 +108,35 @@ mod tests {
             assert_eq!(got[0].port, port);
         }
         assert_eq!(outputs.last(), Some(&Output::close(Port(2))));
+    }
+
+    #[test]
+    fn a_client_that_asks_for_it_gets_more_until_it_leaves() {
+        let mut session = Session::<HallCell>::new();
+        let (one, other) = (Port(0), Port(2));
+        session.open(one, PortKind::Client);
+        session.open(other, PortKind::Client);
+        let asked = session.message(other, &[TELL_MORE, &100_u32.to_le_bytes()].concat());
+        let said = session.message(one, b"hello");
+        for outputs in [asked, said] {
+            let sizes = |to: Port| -> Vec<usize> {
+                let payload = |output: &Output| match output {
+                    Output::Message { port, payload } if *port == to => Some(payload.len()),
+                    _ => None,
+                };
+                outputs.iter().filter_map(payload).collect()
+            };
+            assert_eq!((sizes(one), sizes(other)), (vec![HallRecord::SIZE], vec![HallRecord::SIZE, 100]));
+        }
+        session.close(other);
+        assert_eq!(session.message(one, b"hello").len(), 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "a client asks for this")]
+    fn a_handler_is_stopped_by_its_word() {
+        let mut session = Session::<HallCell>::new();
+        session.open(Port(0), PortKind::Client);
+        session.message(Port(0), STOP);
     }
 }

@@ -35,6 +35,13 @@ pub const TIMER_DELAY_NS_MAX: i64 = 50_000_000;
 /// The port of a record that is no client's.
 pub const NO_PORT: u32 = u32::MAX;
 
+/// A message that is just this stops the handler of the cell that runs the hall. The hall itself takes it as any other.
+pub const STOP: &[u8] = b"stop this handler";
+
+/// A client whose message is this and a little-endian number of four bytes gets so many bytes beside each further record, which say
+/// nothing. For a client that does not read: what waits for it becomes much sooner.
+pub const TELL_MORE: &[u8] = b"tell me more: ";
+
 /// An input of the hall.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HallEvent<'a> {
