@@ -19,8 +19,7 @@ fn killed(purpose: &'static str, kills: usize, epoch: &str) {
         }
         world.restart(victim);
     }
-    let orphaned = world.cluster.logs.count(0, |event| event.name() == "failed");
-    assert_eq!(orphaned, 0, "no session ended");
+    assert_eq!(world.lost(0), 0, "no session ended");
     streams.into_iter().for_each(Stream::finish);
 }
 

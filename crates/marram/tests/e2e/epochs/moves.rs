@@ -26,8 +26,7 @@ fn moves(purpose: &'static str, epoch: &str) {
         );
         hear(&streams);
     }
-    let failed = world.cluster.logs.count(0, |event| event.name() == "failed");
-    assert_eq!(failed, 0, "no session ended");
+    assert_eq!(world.lost(0), 0, "no session ended");
     streams.into_iter().for_each(Stream::finish);
 }
 
@@ -54,8 +53,7 @@ fn leaves(purpose: &'static str, edges: usize, epoch: &str) {
     // It says so if the time is over before all sessions have left.
     let late = world.cluster.logs.count(start, |event| event.text("message").starts_with("stopping with"));
     assert_eq!(late, 0, "{}", world.cluster.logs.tail(60));
-    let orphaned = world.cluster.logs.count(start, |event| event.name() == "failed");
-    assert_eq!(orphaned, 0, "no session ended");
+    assert_eq!(world.lost(start), 0, "no session ended");
     world.cluster.edges[owner].kill();
     hear(&streams);
     assert!(world.seen_by(&world.all()).values().all(|seen| seen.owner != owner));

@@ -215,6 +215,11 @@ impl World {
         found.unwrap_or_else(|| panic!("{who} does not say {words:?}\n{}", self.cluster.logs.tail(60))).0
     }
 
+    /// How many sessions have ended since otherwise than in order, as their agents say.
+    pub(super) fn lost(&self, start: usize) -> usize {
+        self.cluster.logs.count(start, |event| event.name() == "ended" && event.text("code") != "Finished")
+    }
+
     /// Connections through the client's agent.
     pub(super) fn streams(&self, count: usize) -> Vec<Stream> {
         (0..count).map(|_| Stream::start(self.address)).collect()
