@@ -73,7 +73,7 @@ const BENCHES: [(&str, &[setup::Program]); 23] = [
     ("tls", setup::HAPROXY),
     ("apps", setup::APPS),
     ("epoch", &[]),
-    ("many", &[]),
+    ("many", setup::REDIS),
     ("groups", &[]),
     ("rebalance", &[]),
     ("takeover", &[]),

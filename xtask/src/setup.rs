@@ -92,6 +92,16 @@ pub(crate) const COMPARE: &[Program] = &[
     },
 ];
 
+const REDIS_PROGRAM: Program = Program {
+    name: "redis-server",
+    package: "redis-server",
+    purpose: "a server and its client; `systemctl disable --now redis-server` stops the service that Debian makes of it",
+    folder: "/usr/bin",
+};
+
+/// Compared with a shared cell by `bench many`.
+pub(crate) const REDIS: &[Program] = &[REDIS_PROGRAM];
+
 /// Clients of `marram exec`, and tools that redirect instead of it; tests of missing ones are skipped and counted.
 pub(crate) const CLIENTS: &[Program] = &[
     Program { name: "python3", package: "python3", purpose: "an unmodified client", folder: "" },
@@ -107,12 +117,7 @@ pub(crate) const CLIENTS: &[Program] = &[
         purpose: "a client that uses WebSocket",
         folder: "/usr/lib/python3/dist-packages",
     },
-    Program {
-        name: "redis-server",
-        package: "redis-server",
-        purpose: "a server and its client; `systemctl disable --now redis-server` stops the service that Debian makes of it",
-        folder: "/usr/bin",
-    },
+    REDIS_PROGRAM,
     Program {
         name: "psql",
         package: "postgresql",
@@ -146,6 +151,12 @@ pub(crate) const CLIENTS: &[Program] = &[
         folder: "/usr/bin",
     },
     Program { name: "nc", package: "netcat-openbsd", purpose: "an unmodified client", folder: "/usr/bin" },
+    Program {
+        name: "pgrep",
+        package: "procps",
+        purpose: "whether the programs of the tutorial have ended",
+        folder: "/usr/bin",
+    },
 ];
 
 /// Opens the games' pages; without it their tests are skipped and counted.
