@@ -39,13 +39,16 @@ pub(super) struct Guest {
     thread: JoinHandle<()>,
 }
 
-/// What the guest with this seed and greeting says, piece by piece.
-fn words(seed: u64, greeting: &[u8]) -> impl Iterator<Item = Vec<u8>> + use<> {
+/// What a guest says, piece by piece.
+pub(super) type Words = Box<dyn Iterator<Item = Vec<u8>> + Send>;
+
+/// What the guest with this seed and greeting says.
+pub(super) fn words(seed: u64, greeting: &[u8]) -> Words {
     let mut random = Seeded::new(seed);
     let greeting = Some(greeting.to_vec()).filter(|greeting| !greeting.is_empty());
     let random =
         std::iter::repeat_with(move || (0..PIECE).map(|_| random.below(256).to_le_bytes()[0]).collect());
-    greeting.into_iter().chain(random)
+    Box::new(greeting.into_iter().chain(random))
 }
 
 fn lock(shared: &Shared) -> MutexGuard<'_, Heard> {
@@ -150,19 +153,25 @@ pub(super) fn finish(guests: Vec<Guest>) {
         assert_eq!(heard.error, None, "guest {}", guest.seed);
         let (first, last) = (heard.records.first().unwrap(), heard.records.last().unwrap());
         assert_eq!((first.deed, last.deed, last.port), (Deed::Joined, Deed::Left, first.port));
-        joined.insert(first.index, (guest.seed, guest.greeting));
+        joined.insert(first.index, words(guest.seed, &guest.greeting));
         for record in &heard.records {
             assert_eq!(history.entry(record.index).or_insert(*record), record, "guest {}", guest.seed);
         }
     }
+    check(&history, joined);
+}
+
+/// Checks a history of which each record was heard by some guest: what each guest said is in it once and in order. `joined` are the words
+/// of each one by the index of the record with which it joined.
+pub(super) fn check(history: &BTreeMap<u64, HallRecord>, mut joined: BTreeMap<u64, Words>) {
     let (first, last) = (history.keys().next().unwrap(), history.keys().last().unwrap());
     assert_eq!(history.len() as u64, last - first + 1, "some record was heard by none");
     let mut here = BTreeMap::new();
     for record in history.values() {
         match record.deed {
             Deed::Joined => {
-                let (seed, greeting) = &joined[&record.index];
-                let before = here.insert(record.port, (record.speaker, Vec::new(), words(*seed, greeting)));
+                let words = joined.remove(&record.index).expect("a guest has joined then");
+                let before = here.insert(record.port, (record.speaker, Vec::new(), words));
                 assert!(before.is_none(), "{record:?}: another guest is at that port");
             }
             Deed::Spoke | Deed::Left => {

@@ -25,7 +25,7 @@ const SOME: u64 = 5;
 /// Edges with the hall, and the guests of two agents.
 pub(super) struct Hall {
     pub(super) world: World,
-    agents: [SocketAddr; 2],
+    pub(super) agents: [SocketAddr; 2],
     pub(super) guests: Vec<Guest>,
 }
 

@@ -2,6 +2,8 @@
 //! stopped; clients and servers check every byte.
 
 mod coordinator;
+mod crowd;
+mod crowd_of_a_hall;
 mod gates;
 mod guests;
 mod hall;
