@@ -38,7 +38,7 @@ impl Soak {
     }
 }
 
-const SOAKS: [Soak; 11] = [
+const SOAKS: [Soak; 12] = [
     Soak {
         name: "sim",
         amount: "2,000,000 histories that were never simulated before",
@@ -82,6 +82,12 @@ const SOAKS: [Soak; 11] = [
         run: moves,
     },
     Soak {
+        name: "crowd",
+        amount: "1,000 clients in one hall, and 200 kills and stops of its edge and backup, with moves in between",
+        in_ci: "40 clients, and 10",
+        run: crowd,
+    },
+    Soak {
         name: "table",
         amount: "the table of docs/faults.md, each cell three times",
         in_ci: "nothing",
@@ -107,13 +113,14 @@ const SOAKS: [Soak; 11] = [
     },
 ];
 
-/// The tests of random faults, of many and of busy sessions, of moves, and of taking over: modules of `crates/marram/tests/e2e`. A
+/// The tests of random faults, of many and of busy sessions, of moves, of many in one cell, and of taking over: modules of `crates/marram/tests/e2e`. A
 /// filter that matches nothing passes without running a test: a module that is renamed must be
 /// renamed here.
 const REAL_FAULTS: &str = "recovery::real_faults::";
 const MANY: &str = "recovery::many::";
 const BUSY: &str = "recovery::busy::";
 const MOVES: &str = "moves::live::";
+const CROWD: &str = "epochs::crowd_of_a_hall::";
 const STANDBY: &str = "keepers::standby::";
 
 /// `cargo xtask soak [NAME ...]`: the named ones, or all. Stops at the first that fails.
@@ -186,6 +193,13 @@ fn moves() -> Result<()> {
     run(tests.envs(amounts).args(["--", "--nocapture"]))
 }
 
+/// With the optimised program: the other one sends a thousand clients each record too slowly.
+fn crowd() -> Result<()> {
+    let mut tests = optimised(CROWD)?;
+    let amounts = [("MARRAM_CROWD_GUESTS", "1000"), ("MARRAM_CROWD_ROUNDS", "200")];
+    run(tests.envs(amounts).args(["--", "--nocapture"]))
+}
+
 /// Budgets of 128 MiB are full. With half of that, the checkpoints of the sessions that run take all of it, and new ones wait for
 /// minutes.
 ///
@@ -254,7 +268,7 @@ fn repeat(times: u32, loops: usize, action: impl Fn() -> Result<()>) -> Result<(
 
 #[cfg(test)]
 mod tests {
-    use super::{BUSY, MANY, MOVES, REAL_FAULTS, SOAKS, STANDBY, choose, results};
+    use super::{BUSY, CROWD, MANY, MOVES, REAL_FAULTS, SOAKS, STANDBY, choose, results};
     use crate::project;
 
     #[test]
@@ -265,7 +279,7 @@ mod tests {
     #[test]
     fn the_modules_that_are_run_alone_are_there() {
         // Cargo succeeds if a filter matches no test.
-        for module in [REAL_FAULTS, MANY, STANDBY, BUSY, MOVES] {
+        for module in [REAL_FAULTS, MANY, STANDBY, BUSY, MOVES, CROWD] {
             let file = module.strip_suffix("::").unwrap().replace("::", "/") + ".rs";
             let text = project::read(format!("crates/marram/tests/e2e/{file}").as_ref()).unwrap();
             assert!(text.contains("#[test]"), "{file}");
