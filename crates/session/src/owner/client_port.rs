@@ -46,7 +46,7 @@ pub(super) struct ClientPort {
     pub(super) pending: Option<PortEvent>,
     /// A handler of its input was stopped: it is to leave.
     pub(super) expelled: bool,
-    /// Since when its end is away, in monotonic nanoseconds; none before a tick has seen it.
+    /// Since when its end is away, in monotonic nanoseconds; none before a tick has seen it, and of a server.
     pub(super) away_since_ns: Option<u64>,
 }
 

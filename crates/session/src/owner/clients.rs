@@ -157,6 +157,7 @@ impl Ends {
             if let Some(client) = &mut side.client {
                 client.phase = PortPhase::Away;
                 client.away_since_ns = None;
+                client.connection.iter_mut().for_each(|connection| connection.count_from_now());
                 client.pending.take_if(|event| event.is_of_promise());
             }
         }

@@ -39,7 +39,7 @@ pub(super) struct Connection {
     closed_behind: Option<u64>,
     /// When an agent was asked last.
     asked_ns: Option<u64>,
-    /// For how long this owner could ask and none has taken it, and up to when that is counted.
+    /// For how long this owner could ask, and none has taken it or its agent was away, and up to when that is counted.
     waited_ns: u64,
     counted_ns: Option<u64>,
     /// Why the last agent did not take it, and which one that was since the first of them was asked.
@@ -49,6 +49,17 @@ pub(super) struct Connection {
     is_told: bool,
 }
 
+/// On what depends what an owner does about a server.
+#[derive(Clone, Copy)]
+struct Asking {
+    /// All log before this offset is kept elsewhere.
+    kept: u64,
+    /// Whether the owner may ask.
+    may_ask: bool,
+    /// The app's linger time.
+    linger_ns: u64,
+}
+
 /// What an owner does about the server at a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ConnectionStep {
@@ -56,7 +67,7 @@ enum ConnectionStep {
     Ask,
     /// The agent that was asked does not answer.
     Unanswered,
-    /// None has taken it for too long.
+    /// None has taken it for too long, or its agent was away for too long.
     GiveUp,
     /// The cell has closed it.
     Cancel,
@@ -109,6 +120,12 @@ impl Connection {
     /// Its end goes on with this owner: when it is away again, it is asked at once.
     pub(super) fn linked(&mut self) {
         (self.asked_ns, self.refusal, self.refused_by) = (None, None, None);
+        self.count_from_now();
+    }
+
+    /// Time counts from now on.
+    pub(super) fn count_from_now(&mut self) {
+        (self.waited_ns, self.counted_ns) = (0, None);
     }
 
     /// Time has passed in which this owner could ask, if it `counts`. Time in which it did not look does not count.
@@ -119,9 +136,14 @@ impl Connection {
     }
 
     /// When the time is to be counted that it waits.
-    fn count_due_ns(&self) -> u64 {
-        let left_ns = CONNECT_NS.saturating_sub(self.waited_ns);
+    fn count_due_ns(&self, linger_ns: u64) -> u64 {
+        let left_ns = self.patience_ns(linger_ns).saturating_sub(self.waited_ns);
         self.counted_ns.map_or(0, |counted_ns| counted_ns.saturating_add(left_ns.min(ASK_AGAIN_NS)))
+    }
+
+    /// How long it may wait.
+    fn patience_ns(&self, linger_ns: u64) -> u64 {
+        if self.is_reached { linger_ns } else { CONNECT_NS }
     }
 
     /// So long after an agent was asked.
@@ -153,11 +175,10 @@ impl EndState {
         !is_asked || connection.behind.is_some_and(|behind| behind <= kept_to)
     }
 
-    /// Whether the time counts that its server is not reached: an owner that may ask could reach it, if all log before `kept` is kept
-    /// elsewhere.
+    /// Whether the time counts that its server is not reached, or its agent is away: an owner that may ask could reach it.
     fn waits_for_agent(&self, kept: u64) -> bool {
         let waits = |client: &ClientPort| matches!(client.phase, PortPhase::Away | PortPhase::Asked(_));
-        self.is_connecting() && self.is_askable(kept) && self.client.as_deref().is_some_and(waits)
+        !self.is_cancelled() && self.is_askable(kept) && self.client.as_deref().is_some_and(waits)
     }
 
     fn is_askable(&self, kept: u64) -> bool {
@@ -165,19 +186,22 @@ impl EndState {
         stays && self.connection().and_then(|it| it.behind).is_some_and(|behind| behind <= kept)
     }
 
-    /// What an owner is to do here next, and when, if all log before `kept` is kept elsewhere, and it may ask.
-    fn connection_step(&self, kept: u64, may_ask: bool) -> Option<(u64, ConnectionStep)> {
+    /// What an owner is to do here next, and when.
+    fn connection_step(&self, asking: Asking) -> Option<(u64, ConnectionStep)> {
         let (connection, client) = (self.connection()?, self.client.as_ref()?);
         if self.is_cancelled() {
-            let is_kept = connection.closed_behind.is_some_and(|behind| behind <= kept);
+            let is_kept = connection.closed_behind.is_some_and(|behind| behind <= asking.kept);
             return (is_kept && !client.leaves()).then_some((0, ConnectionStep::Cancel));
         }
-        if !may_ask || !self.is_askable(kept) {
+        if !asking.may_ask || !self.is_askable(asking.kept) {
             return None;
         }
-        let late = self.waits_for_agent(kept) && connection.waited_ns >= CONNECT_NS;
+        // An end that has come back may take its time to send what it keeps.
+        let answers = matches!(client.phase, PortPhase::Asked(_)) && self.promised.is_some();
+        let late = connection.waited_ns >= connection.patience_ns(asking.linger_ns);
+        let late = late && !(answers && connection.is_reached);
         match client.phase {
-            _ if late => Some((0, ConnectionStep::GiveUp)),
+            PortPhase::Away | PortPhase::Asked(_) if late => Some((0, ConnectionStep::GiveUp)),
             PortPhase::Away => Some((connection.asked_before_ns(ASK_AGAIN_NS), ConnectionStep::Ask)),
             PortPhase::Asked(_) => {
                 Some((connection.asked_before_ns(CONNECT_ANSWER_NS), ConnectionStep::Unanswered))
@@ -255,7 +279,10 @@ impl Ends {
         let side = &mut self[index];
         side.host = joined.client.host;
         let connection = side.client.as_mut().and_then(|client| client.connection.as_mut());
-        connection.into_iter().for_each(|connection| connection.is_reached = true);
+        if let Some(connection) = connection {
+            connection.is_reached = true;
+            connection.count_from_now();
+        }
         true
     }
 
@@ -346,13 +373,12 @@ impl Owner {
         if self.phase() != OwnerPhase::Running {
             return;
         }
-        let may_ask = self.may_ask_servers();
         for port in self.server_ports() {
-            let Some((side, kept)) = self.server_side(port) else { continue };
-            let counts = may_ask && side.waits_for_agent(kept);
+            let Some((side, asking)) = self.server_side(port) else { continue };
+            let counts = asking.may_ask && side.waits_for_agent(asking.kept);
             let Some(connection) = self.connection_mut(port) else { continue };
             connection.count_wait(now.mono_ns, counts);
-            let step = self.server_side(port).and_then(|(side, kept)| side.connection_step(kept, may_ask));
+            let step = self.server_side(port).and_then(|(side, asking)| side.connection_step(asking));
             if let Some((_, step)) = step.filter(|(due_ns, _)| *due_ns <= now.mono_ns) {
                 self.take_step(now, port, step, out);
             }
@@ -374,6 +400,12 @@ impl Owner {
                 let reason = format!("its agent did not answer in {} s", CONNECT_ANSWER_NS / 1_000_000_000);
                 self.leave_agent(port, &reason, out);
                 self.connection_refused(now, port, &reason, out);
+            }
+            ConnectionStep::GiveUp if connection.is_reached => {
+                let over = "its agent did not come back within the app's linger time";
+                self.connection_over(port, Code::Lost, over, out);
+                let told = "the server's agent did not come back within the app's linger time";
+                self.end_client(now, port, (Code::Lost, told), out);
             }
             ConnectionStep::GiveUp => {
                 let why = connection.refusal.take();
@@ -403,10 +435,12 @@ impl Owner {
         self.ends.connections().iter().map(|side| side.port).collect()
     }
 
-    /// The server's side at this port, and up to where the log is kept elsewhere. None if it leaves with the entry that runs.
-    fn server_side(&self, port: Port) -> Option<(&EndState, u64)> {
+    /// The server's side at this port, and on what depends what is done about it. None if it leaves with the entry that runs.
+    fn server_side(&self, port: Port) -> Option<(&EndState, Asking)> {
         let list = self.ends.ports.as_ref().filter(|list| list.leaving != Some(port))?;
-        Some((self.ends.at(port)?, list.kept))
+        let (kept, may_ask) = (list.kept, self.may_ask_servers());
+        let linger_ns = u64::from(self.about.policy.linger_ms) * 1_000_000;
+        Some((self.ends.at(port)?, Asking { kept, may_ask, linger_ns }))
     }
 
     /// An agent is asked for the connection at this port, if one serves the server that is not passed over.
@@ -432,15 +466,17 @@ impl Owner {
 
     /// When a server's end is to be asked next, or given up, in monotonic nanoseconds.
     pub(super) fn servers_due_ns(&self) -> Option<u64> {
-        let connections = self.ends.connections();
-        if connections.is_empty() || self.phase() != OwnerPhase::Running {
+        if self.ends.connections().is_empty() || self.phase() != OwnerPhase::Running {
             return None;
         }
-        let (may_ask, list) = (self.may_ask_servers(), self.ends.ports.as_ref()?);
-        let due = connections.iter().filter(|side| list.leaving != Some(side.port)).filter_map(|side| {
-            let (step_ns, step) = side.connection_step(list.kept, may_ask)?;
-            let waits = step != ConnectionStep::Cancel && side.waits_for_agent(list.kept);
-            let count_ns = side.connection().filter(|_| waits).map_or(u64::MAX, Connection::count_due_ns);
+        let due = self.server_ports().into_iter().filter_map(|port| {
+            let (side, asking) = self.server_side(port)?;
+            let (step_ns, _) = side.connection_step(asking)?;
+            let waits = side.waits_for_agent(asking.kept);
+            let count_ns = side
+                .connection()
+                .filter(|_| waits)
+                .map_or(u64::MAX, |connection| connection.count_due_ns(asking.linger_ns));
             Some(step_ns.min(count_ns))
         });
         due.min()
@@ -463,7 +499,7 @@ impl Owner {
         self.port_away(port, reason);
         let Some(side) = self.ends.at(port) else { return };
         let (host, is_connecting) = (side.host, side.is_connecting() && !side.is_cancelled());
-        let is_askable = self.server_side(port).is_some_and(|(side, kept)| side.is_askable(kept));
+        let is_askable = self.server_side(port).is_some_and(|(side, asking)| side.is_askable(asking.kept));
         let Some(connection) = self.connection_mut(port) else { return };
         connection.refusal = Some(reason.into());
         if is_connecting {

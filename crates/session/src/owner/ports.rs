@@ -109,8 +109,7 @@ impl Owner {
         let client = side.client.as_mut()?;
         (client.asked, client.phase) = (attempt.generation, PortPhase::Asked(attempt.channel));
         client.finishes = false;
-        // A server's end is away until it has promised.
-        client.away_since_ns.take_if(|_| client.connection.is_none());
+        client.away_since_ns = None;
         client.pending.take_if(|event| !matches!(event, PortEvent::Left { .. }));
         let generation = client.client.generation;
         let live = Some(Live { generation, took, produced, log_end });
@@ -447,8 +446,7 @@ impl Owner {
         let Some(side) = self.ends.client_at(port) else { return };
         side.channel = None;
         let Some(client) = side.client.as_mut() else { return };
-        let phase = core::mem::replace(&mut client.phase, PortPhase::Away);
-        client.away_since_ns.take_if(|_| client.connection.is_none() || phase == PortPhase::Linked);
+        (client.phase, client.away_since_ns) = (PortPhase::Away, None);
         if !is_open {
             // Its end asks again, as for a new session.
             return self.ends.forget_entering(port);
@@ -479,7 +477,7 @@ impl Owner {
         }
     }
 
-    /// Clients that were away for too long leave.
+    /// Clients that were away for too long leave. Servers do so elsewhere, since they do not come by themselves ([`Owner::ask_servers`]).
     pub(super) fn clients_due(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
         if self.ends.ports.is_none() || self.phase() != OwnerPhase::Running {
             return;
@@ -488,18 +486,14 @@ impl Owner {
         let is_due = |since_ns: u64| since_ns.saturating_add(linger_ns) <= now.mono_ns;
         let away = self.ends.queues().away.iter();
         let due: Vec<_> = away.take_while(|(since_ns, _)| since_ns.is_none_or(is_due)).copied().collect();
-        let (mut over, may_ask) = (Vec::new(), self.may_ask_servers());
+        let mut over = Vec::new();
         for (since_ns, port) in due {
-            // It does not come by itself.
-            let since_ns = since_ns.filter(|_| may_ask || !port.is_from_connect());
             let client = self.ends.client_at(port).and_then(|side| side.client.as_mut());
             client.into_iter().for_each(|client| client.away_since_ns = since_ns.or(Some(now.mono_ns)));
             over.extend(is_due(since_ns.unwrap_or(now.mono_ns)).then_some(port));
         }
         for port in over {
             let why = "the client did not come back within the app's linger time";
-            let over = "its agent did not come back within the app's linger time";
-            self.connection_over(port, Code::Lost, over, out);
             self.end_client(now, port, (Code::Lost, why), out);
         }
     }

@@ -11,7 +11,7 @@ pub(super) struct Queued {
     message: bool,
     /// The log is to say something of it; whether it may wait for what is to be said of those that were expelled.
     event: Option<bool>,
-    /// Its end is away, and since when.
+    /// Its end is away, and since when; not that of a server.
     away: Option<Option<u64>>,
     /// The log has said that its end promised, which the backup is to confirm.
     confirming: bool,
@@ -22,7 +22,7 @@ impl Queued {
     pub(super) fn of(side: &EndState) -> Self {
         let (message, held_bytes) = (!side.inputs.is_empty(), side.held_bytes());
         let Some(client) = &side.client else { return Self { message, held_bytes, ..Self::default() } };
-        let is_away = client.phase == PortPhase::Away && !client.leaves() && !side.is_connecting();
+        let is_away = client.phase == PortPhase::Away && !client.leaves() && client.connection.is_none();
         Self {
             message,
             event: client.pending.is_some().then_some(!client.expelled),
