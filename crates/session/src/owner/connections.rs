@@ -510,6 +510,12 @@ impl Owner {
         }
     }
 
+    /// Whether an agent says of a server that is not reached that its end is gone, as one does that was asked before and was not told
+    /// that the owner goes on. No agent has connected for it: another one may.
+    pub(super) fn is_forgotten_early(&self, port: Port, code: Code) -> bool {
+        code == Code::Forgotten && self.ends.at(port).is_some_and(EndState::is_connecting)
+    }
+
     /// The connection to a server is over: operators are told, once.
     pub(super) fn connection_over(
         &mut self,

@@ -163,7 +163,7 @@ impl Owner {
             Frame::Finished(_) if self.finishes_at(port) => {
                 return self.end_client(now, port, (Code::Finished, "both sides are done"), out);
             }
-            Frame::Ended(ended) if ended.code.is_retryable() => {
+            Frame::Ended(ended) if ended.code.is_retryable() || self.is_forgotten_early(port, ended.code) => {
                 self.connection_refused(now, port, &ended.reason, out);
                 Ok(())
             }

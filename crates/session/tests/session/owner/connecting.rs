@@ -201,6 +201,25 @@ fn the_linger_time_of_a_server_passes_only_while_its_agent_may_be_asked() {
 }
 
 #[test]
+fn an_agent_that_was_passed_over_and_has_forgotten_it_is_only_passed_over_again() {
+    let (mut hall, ann) = connects();
+    hall.asks_silent(1);
+    for _ in 0..CONNECT_ANSWER_NS / ASKED_EVERY_NS {
+        hall.passes(ASKED_EVERY_NS);
+    }
+    // Its end waited for its owner as long as it may.
+    hall.refuses_servers = Some(Code::Forgotten);
+    hall.asks_all();
+    hall.settles();
+    assert_eq!((hall.over.len(), refused_by(&hall)), (0, Some(HostId([9; 16]))));
+    assert_eq!(hall.edge.asks.len(), 1, "the next one is asked at once");
+    hall.refuses_servers = None;
+    hall.asks_all();
+    hall.settles();
+    assert_eq!(hall.heard(ann).last(), Some(&format!("4 {FIRST} joins")));
+}
+
+#[test]
 fn an_end_that_comes_back_is_waited_for_as_long_as_it_sends() {
     let (mut hall, ann, store) = connected();
     hall.breaks(store);
@@ -303,7 +322,7 @@ fn an_agent_that_refuses_a_connection_ends_it() {
     let ann = hall.joins("a");
     hall.says(ann, "connect");
     hall.settles();
-    hall.refuses_servers = true;
+    hall.refuses_servers = Some(Code::Forbidden);
     hall.asks_all();
     hall.settles();
     assert_eq!(hall.heard(ann).last(), Some(&format!("5 {FIRST} is gone")));

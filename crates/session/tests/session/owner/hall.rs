@@ -18,7 +18,7 @@ use marram_session::{
     replay::Gathered,
 };
 use marram_wire::{
-    frame::{Code, Credit, Ended, Frame, Keeps, Stored},
+    frame::{Code, Credit, Ended, Frame, Keeps, Promise, Stored},
     header::{self, Header},
     id::{Generation, HostId, Port, SessionId},
     limits::charge,
@@ -137,8 +137,8 @@ pub(crate) struct Hall {
     channels: u32,
     /// Checkpoints by their number, as an executor decrypts them.
     checkpoints: BTreeMap<u32, (Header, Teller)>,
-    /// Whether agents refuse connections to servers.
-    pub(crate) refuses_servers: bool,
+    /// Why agents refuse connections to servers, if they do.
+    pub(crate) refuses_servers: Option<Code>,
     /// Connections to servers that are over, and why.
     pub(crate) over: Vec<String>,
     /// The same of those that both sides, or the cell, wanted to end.
@@ -200,7 +200,7 @@ impl Hall {
             generations: 0,
             channels: 0,
             checkpoints: BTreeMap::new(),
-            refuses_servers: false,
+            refuses_servers: None,
             over: Vec::new(),
             unheard: Vec::new(),
             finished: Vec::new(),
@@ -389,9 +389,11 @@ impl Hall {
         if let Frame::Chosen(chosen) = &frame {
             client.told_ns = chosen.session_ns;
         }
+        let is_refused = |ask: &Promise| refuses.filter(|_| !ask.server.is_empty());
         match frame {
-            Frame::Promise(ask) if client.ended.is_some() || refuses && !ask.server.is_empty() => {
-                let (code, reason) = (Code::Forgotten, "its program is gone".into());
+            Frame::Promise(ask) if client.ended.is_some() || is_refused(&ask).is_some() => {
+                let code = is_refused(&ask).unwrap_or(Code::Forgotten);
+                let reason = "its program is gone".into();
                 let gone = Ended { channel, code, reason };
                 return self.edge.owner.receive(self.now, port, gone.into(), out);
             }
