@@ -7,13 +7,11 @@ use super::manifest::every_us;
 use super::source::{Problem, Source};
 use super::units::{Name, Size};
 use marram_session::agent::routes::BadPrefix;
-use marram_shard::api::{PortRange, ReplicationPolicy, TrafficCondition};
+use marram_shard::api::{POLICIES_MAX, PortRange, ReplicationPolicy, TrafficCondition};
 use serde::Deserialize;
 use std::ops::Range;
 use toml::Spanned;
 
-/// The most policies of an edge: each session that begins is compared with them.
-pub const POLICIES_MAX: usize = 64;
 /// The most edges that a policy names.
 pub const TARGETS_MAX: usize = 16;
 /// The most groups of a policy: each costs a frame to the backup and back for each epoch.

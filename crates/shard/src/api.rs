@@ -11,7 +11,7 @@ mod rows;
 
 pub use crate::app_version::AppVersion;
 pub use crate::note_level::NoteLevel;
-pub use crate::policies::{PolicyList, PortRange, ReplicationPolicy};
+pub use crate::policies::{POLICIES_MAX, PolicyList, PortRange, ReplicationPolicy};
 pub use crate::traffic::{RATE_AVERAGED_NS, RATE_LOOK_NS, RATE_OUTSIDE_NS, RATE_WITHIN_NS, TrafficCondition};
 use crate::{
     byte_enum::byte_enum,

@@ -5,6 +5,9 @@ use alloc::{string::String, vec::Vec};
 use marram_session::agent::routes::Prefix;
 use marram_wire::{peer::Origin, record};
 
+/// The most policies of an edge: each session that begins is compared with them.
+pub const POLICIES_MAX: usize = 64;
+
 record! {
     /// A range of ports, both ends included.
     #[derive(Copy)]

@@ -628,7 +628,7 @@ impl CoordinatorClient {
                 self.policies = None;
                 true
             }
-            // Those that were known stay if this version cannot read it.
+            // Those that were known stay if this version cannot read it, or no operator could set it.
             (Some(LiveKey::Policies), Some(value)) => policies::decode(value).is_ok_and(|policies| {
                 self.policies = Some(DomainPolicies { revision, policies });
                 true

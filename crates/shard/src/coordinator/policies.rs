@@ -4,7 +4,7 @@
 //! only if a policy has it; an edge that does not know it cannot read the list then, logs that and keeps the former one.
 
 use crate::{
-    policies::{PortRange, ReplicationPolicy},
+    policies::{POLICIES_MAX, PortRange, ReplicationPolicy},
     traffic::TrafficCondition,
 };
 use alloc::{string::String, vec::Vec};
@@ -73,12 +73,19 @@ pub(super) fn encode(policies: &[ReplicationPolicy]) -> Bytes {
 /// The policies of a value.
 ///
 /// # Errors
-/// If this version cannot read it.
+/// If this version cannot read it, or no operator could set it.
 pub(super) fn decode(value: &Bytes) -> Result<Vec<ReplicationPolicy>, Error> {
     let StoredPolicies { policies, traffic } = super::contents::decode(value)?;
     let traffic = traffic.0.unwrap_or_else(|| alloc::vec![TrafficCondition::default(); policies.len()]);
     if traffic.len() != policies.len() {
         return Err(Error::Truncated);
+    }
+    if policies.len() > POLICIES_MAX {
+        return Err(Error::TooLarge);
+    }
+    // Which group a session is in must not change while its outputs run ahead.
+    if policies.iter().zip(&traffic).any(|(policy, traffic)| policy.runs_ahead && traffic.is_some()) {
+        return Err(Error::Unknown);
     }
     Ok(policies.into_iter().zip(traffic).map(|(policy, traffic)| read(policy, traffic)).collect())
 }
@@ -150,12 +157,16 @@ mod tests {
     #[test]
     fn what_is_measured_is_behind_the_list() {
         let traffic = TrafficCondition { rate_min: Some(8), rate_max: None, bytes_min: Some(9) };
-        let list = [policy(), ReplicationPolicy { traffic, ..policy() }];
+        let list = [policy(), ReplicationPolicy { traffic, runs_ahead: false, ..policy() }];
         let value = encode(&list);
         // An older version finds bytes behind what it knows.
         assert_eq!((value[0], &value[1..OLD.len()]), (2, &OLD[1..]));
         assert_eq!(&value[2 * OLD.len() - 1..], [2, 0, 0, 0, 1, 8, 0, 1, 9]);
         assert_eq!(decode(&value), Ok(list.to_vec()));
+        let ahead = [policy(), ReplicationPolicy { traffic, ..policy() }];
+        assert_eq!(decode(&encode(&ahead)), Err(Error::Unknown));
+        assert_eq!(decode(&encode(&vec![policy(); POLICIES_MAX])).map(|list| list.len()), Ok(POLICIES_MAX));
+        assert_eq!(decode(&encode(&vec![policy(); POLICIES_MAX + 1])), Err(Error::TooLarge));
         let broken = |value: &[u8]| decode(&Bytes::copy_from_slice(value)).is_err();
         assert!(broken(&value[..value.len() - 1]) && broken(&[OLD, &[0]].concat()) && broken(&[1]));
     }

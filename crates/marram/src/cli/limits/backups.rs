@@ -3,7 +3,7 @@
 use super::{Row, size};
 use marram_config::policies;
 use marram_sandbox::limits as sandbox;
-use marram_shard::shard;
+use marram_shard::{api::POLICIES_MAX, shard};
 
 /// Of replicas at other edges.
 pub(super) fn of_backups() -> [Row; 7] {
@@ -23,7 +23,7 @@ pub(super) fn of_backups() -> [Row; 7] {
             "a page that was not written for the longest time is sent whole the next time",
         ),
         ("the same, of all cells", size(sandbox::VERSIONS_BYTES_MAX), "as above"),
-        ("policies of an edge", policies::POLICIES_MAX.to_string(), "refused"),
+        ("policies of an edge", POLICIES_MAX.to_string(), "refused"),
         ("edges that a policy names", policies::TARGETS_MAX.to_string(), "refused"),
         ("groups over which a policy spreads sessions", policies::GROUPS_MAX.to_string(), "refused"),
         (

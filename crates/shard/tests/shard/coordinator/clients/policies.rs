@@ -2,7 +2,10 @@
 
 use super::{Ask, AskAnswer, CoordinatorClient, CoordinatorInput, StoreRequest, World, config, registration};
 use bytes::Bytes;
-use marram_shard::{api::ReplicationPolicy, coordinator::contents::POLICIES};
+use marram_shard::{
+    api::{POLICIES_MAX, ReplicationPolicy, TrafficCondition},
+    coordinator::contents::POLICIES,
+};
 
 fn policies(names: &[&str]) -> Vec<ReplicationPolicy> {
     let policy = |name: &&str| ReplicationPolicy { name: (*name).into(), ..ReplicationPolicy::default() };
@@ -97,6 +100,29 @@ fn a_list_that_cannot_be_read_changes_nothing_and_is_logged() {
     assert_eq!(set(&mut world, 0, Some(&["new"])), AskAnswer::Done);
     world.run(1);
     assert_eq!(known(&world, 1).map(|(names, _)| names), Some(vec!["new".into()]));
+}
+
+#[test]
+fn a_list_that_no_operator_could_set_changes_nothing_and_is_logged() {
+    let many = vec![ReplicationPolicy::default(); POLICIES_MAX + 1];
+    let traffic = TrafficCondition { bytes_min: Some(1), ..TrafficCondition::default() };
+    let measured = ReplicationPolicy { runs_ahead: true, traffic, ..ReplicationPolicy::default() };
+    for list in [many, vec![ReplicationPolicy::default(), measured]] {
+        let mut world = World::new(2, 8);
+        world.run(2);
+        assert_eq!(set(&mut world, 0, Some(&["old"])), AskAnswer::Done);
+        world.run(1);
+        // As an edge would have written it that knows no such limit.
+        assert_eq!(world.asked(0, Ask::SetPolicies(Some(list))), AskAnswer::Done);
+        world.run(1);
+        for edge in [0, 1] {
+            assert_eq!(known(&world, edge).map(|(names, _)| names), Some(vec!["old".into()]));
+            assert!(world.edges[edge].log.iter().any(|line| line.contains(POLICIES)));
+        }
+        assert_eq!(set(&mut world, 0, Some(&["new"])), AskAnswer::Done);
+        world.run(1);
+        assert_eq!(known(&world, 1).map(|(names, _)| names), Some(vec!["new".into()]));
+    }
 }
 
 #[test]
