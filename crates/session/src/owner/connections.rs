@@ -88,6 +88,15 @@ pub struct CellServer<'a> {
     pub waiting_bytes: u64,
 }
 
+/// What is on its way from a shared cell to servers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OwedToServers {
+    /// How many messages their agents have acknowledged so far.
+    pub taken: u64,
+    /// Whether it waits for the cell's backup, or a claim.
+    pub is_held: bool,
+}
+
 /// How far a shared cell's connection to a server is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CellServerState {
@@ -350,10 +359,19 @@ impl Owner {
         self.ends.connections().len()
     }
 
-    /// Whether something is on its way to a server: the cell is not over before that has arrived.
+    /// What is on its way to servers, if something is: the cell is not over before all has arrived, unless their agents take nothing.
     #[must_use]
-    pub fn owes_servers(&self) -> bool {
-        self.ends.connections().iter().any(|side| !side.outbox.is_empty())
+    pub fn owed_to_servers(&self) -> Option<OwedToServers> {
+        let connections = self.ends.connections();
+        let owes = connections.iter().any(|side| !side.outbox.is_empty());
+        let taken = || connections.iter().map(EndState::acknowledged).sum();
+        owes.then(|| OwedToServers { taken: taken(), is_held: self.holds_outputs() })
+    }
+
+    /// The servers whose agents have not acknowledged everything.
+    pub fn servers_owed(&self) -> impl Iterator<Item = &str> {
+        let owed = self.ends.connections().iter().filter(|side| !side.outbox.is_empty());
+        owed.filter_map(|side| Some(&*side.connection()?.name))
     }
 
     /// An agent for this server may have come: those that wait for it are asked now.

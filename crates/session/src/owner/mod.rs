@@ -89,7 +89,7 @@ use marram_wire::{
 };
 
 pub use crate::schedule::TaskCounts;
-pub use connections::{CellServer, CellServerState};
+pub use connections::{CellServer, CellServerState, OwedToServers};
 pub use effect::{Now, OwnerEffect};
 pub use ends::EndProgress;
 pub use epochs::EpochRelease;

@@ -238,8 +238,7 @@ impl Shard {
         if clients == 0 {
             self.groups_idle.extend(self.groups.of_session(cell));
         }
-        let over_ns = self.over_ns(now, cell);
-        self.sessions.note_unused(cell, over_ns);
+        self.note_unused(now, cell);
         (before..clients).for_each(|_| self.tenants.came(place, &app));
         (clients..before).for_each(|_| self.tenants.went(place, &app));
     }

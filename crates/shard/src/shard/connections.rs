@@ -116,6 +116,17 @@ impl Shard {
         }
     }
 
+    /// A shared cell without clients is about to end, although something is on its way to servers.
+    pub(super) fn tell_of_full_servers(&self, cell: SessionId, out: &mut Vec<ShardOutput>) {
+        let Some(session) = self.sessions.get(cell) else { return };
+        let reason =
+            "its agent takes nothing of what the cell has sent, which has no client any more and ends";
+        session
+            .owner
+            .servers_owed()
+            .for_each(|name| self.connection_over(cell, name, (Code::Lost, reason), out));
+    }
+
     /// A shared cell's connection to a server is over, or there was none. One that both sides have ended is no news.
     pub(super) fn connection_over(
         &self,

@@ -101,14 +101,23 @@ impl Shard {
         cells.min_by_key(|cell| self.sessions.is_following(*cell))
     }
 
-    /// From when on a cell is over, if no client comes; none if it has one, or is one for all clients.
-    pub(super) fn over_ns(&self, now: Now, cell: SessionId) -> Option<u64> {
-        let session = self.sessions.get(cell)?;
-        let is_unused = session.owner.phase() == OwnerPhase::Running && session.owner.client_count() == 0;
-        // What it has told a server is to arrive.
-        let is_unused = is_unused && !session.owner.owes_servers();
-        session.owner.key().filter(|_| is_unused)?;
-        Some(if session.had_clients { now.mono_ns } else { now.mono_ns.saturating_add(UNUSED_NS) })
+    /// Notes from when on a cell is over, if no client comes: not if it has one, or is one for all clients and nothing is on its way to a
+    /// server.
+    pub(super) fn note_unused(&mut self, now: Now, cell: SessionId) {
+        let Some(session) = self.sessions.get_mut(cell) else { return };
+        let owner = &session.owner;
+        let is_unused = owner.phase() == OwnerPhase::Running && owner.client_count() == 0;
+        // What it has told a server is to arrive, as long as its agent takes some of it in the linger time.
+        let owed = owner.owed_to_servers().filter(|_| is_unused);
+        let has_changed = core::mem::replace(&mut session.owed, owed) != owed;
+        let unused_ns = if session.had_clients { 0 } else { UNUSED_NS };
+        let wait_ns = if owed.is_some() { session.linger_ns().max(unused_ns) } else { unused_ns };
+        let is_held = owed.is_some_and(|owed| owed.is_held);
+        let is_over = is_unused && !is_held && (owner.key().is_some() || owed.is_some());
+        if has_changed {
+            self.sessions.note_unused(cell, None);
+        }
+        self.sessions.note_unused(cell, is_over.then(|| now.mono_ns.saturating_add(wait_ns)));
     }
 
     /// Whether a group may have one more cell.
@@ -130,6 +139,7 @@ impl Shard {
     pub(super) fn cells_over(&mut self, now: Now) {
         while let Some(cell) = self.sessions.next_over(now.mono_ns) {
             let name = self.groups.of_session(cell);
+            self.groups_idle.extend(name);
             if let Some(group) = name.and_then(|name| self.groups.get_mut(name)) {
                 group.is_over_now(cell);
             }
@@ -152,6 +162,7 @@ impl Shard {
 
     /// Ends a cell that has no clients.
     pub(super) fn end_unused(&mut self, now: Now, cell: SessionId, out: &mut Vec<ShardOutput>) {
+        self.tell_of_full_servers(cell, out);
         self.with_owner(now, cell, out, |owner, effects| {
             owner.terminate(Code::Finished, "the last client has left".to_string(), effects);
         });

@@ -506,13 +506,15 @@ impl Shard {
         let is_needed = |cell: &SessionId| {
             self.sessions.get(*cell).is_none_or(|session| {
                 let owner = &session.owner;
-                owner.phase() != OwnerPhase::Running || owner.client_count() > 0 || owner.owes_servers()
+                let owes = owner.owed_to_servers().is_some() && !self.sessions.is_over(now.mono_ns, *cell);
+                owner.phase() != OwnerPhase::Running || owner.client_count() > 0 || owes
             })
         };
         if cells.iter().any(is_needed) {
             return;
         }
         for cell in cells {
+            self.tell_of_full_servers(cell, out);
             self.with_owner(now, cell, out, |owner, effects| {
                 let reason = "another version of the app is deployed, or none, and the last client has left";
                 owner.terminate(Code::Finished, reason.to_string(), effects);
@@ -528,12 +530,12 @@ impl Shard {
     /// Everything that is due of slots.
     pub(super) fn slots_due(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
         // A client that waits for its cell is none of the cell's yet.
+        self.cells_over(now);
         if self.held.is_empty() {
             for group in core::mem::take(&mut self.groups_idle) {
                 self.retire_cells(now, group, out);
             }
         }
-        self.cells_over(now);
         ask(self.slots.due(now.mono_ns), out);
         for cell in self.backups.unclaimed_slots(now.mono_ns) {
             self.ask_whose(now, cell, out);

@@ -24,7 +24,7 @@ use marram_session::{
     cell::CellId,
     holds,
     invariant::BrokenInvariant,
-    owner::{Owner, OwnerPhase, OwnerShare},
+    owner::{OwedToServers, Owner, OwnerPhase, OwnerShare},
 };
 use marram_wire::{
     frame::{Channel, ForgetCopy},
@@ -91,10 +91,12 @@ pub(crate) struct Session {
     pub(crate) moving: Option<Box<Move>>,
     /// Whether this attempt continues from the standby's state.
     pub(crate) stood: bool,
-    /// Of a shared cell that has no client and is one of several: from when on it is over.
+    /// Of a shared cell that has no client, and is one of several or has something on its way to a server: from when on it is over.
     over_ns: Option<u64>,
     /// Of a shared cell: whether it has had a client, or may have had one elsewhere.
     pub(crate) had_clients: bool,
+    /// Of a shared cell that has no client: what is on its way to servers.
+    pub(crate) owed: Option<OwedToServers>,
     /// What policies ask for is measured by this; none if they ask for nothing.
     pub(crate) traffic: Option<Box<TrafficMeter>>,
 }
@@ -128,6 +130,7 @@ impl Session {
             stood: false,
             over_ns: None,
             had_clients: false,
+            owed: None,
             traffic: None,
         }
     }
@@ -176,7 +179,7 @@ impl Session {
     }
 
     /// The app's linger time: how long a missing end, or a standby's feed, is waited for.
-    fn linger_ns(&self) -> u64 {
+    pub(crate) fn linger_ns(&self) -> u64 {
         u64::from(self.owner.policy().linger_ms) * 1_000_000
     }
 
@@ -381,7 +384,7 @@ impl Sessions {
         self.by_key.range(first..=last).map(|(.., id)| *id)
     }
 
-    /// A cell of a key has no client, and is over at this time if none comes; or it has some.
+    /// A cell has no client, and is over at this time if none comes; or it has some.
     pub(crate) fn note_unused(&mut self, cell: SessionId, over_ns: Option<u64>) {
         let Some(session) = self.by_id.get_mut(&cell) else { return };
         match (session.over_ns, over_ns) {
@@ -392,7 +395,7 @@ impl Sessions {
         session.over_ns = over_ns;
     }
 
-    /// Whether the last client of a cell of a key has left, or none has come for too long.
+    /// Whether the last client of a cell has left, or none has come for too long.
     pub(crate) fn is_over(&self, now_ns: u64, cell: SessionId) -> bool {
         self.by_id.get(&cell).and_then(|session| session.over_ns).is_some_and(|over_ns| over_ns <= now_ns)
     }

@@ -6,9 +6,14 @@ use super::{
 };
 use marram_session::owner::BackupForm;
 use marram_shard::api::ServerRowState;
-use marram_wire::limits::{CONNECT_ANSWER_NS, CONNECT_NS};
+use marram_wire::{
+    frame::Code,
+    limits::{CONNECT_ANSWER_NS, CONNECT_NS},
+};
 
 const CONNECT_MS: u64 = CONNECT_NS / 1_000_000;
+/// The app's.
+const LINGER_MS: u64 = 20_000;
 const ANSWER_MS: u64 = CONNECT_ANSWER_NS / 1_000_000;
 
 /// A cell with two clients that has connected to a server.
@@ -242,6 +247,49 @@ fn a_server_that_stops_the_cell_costs_its_connection_alone() {
     world.runs(100);
     assert!(heard(&world, two, "is gone") && heard(&world, two, "on") && !heard(&world, two, "poison"));
     assert_eq!((world.ended(two), world.connects_to(server)), (None, 1));
+}
+
+#[test]
+fn a_cell_that_is_over_waits_for_a_server_that_takes_nothing_only_for_the_linger_time() {
+    let mut world = World::with_keys(2, BackupForm::Log, 1);
+    let (one, two) = (world.joins_cell(0, "a"), world.joins_cell(1, "b"));
+    let server = world.serves(0);
+    world.runs(LONG_MS);
+    world.says(one, "connect");
+    world.runs(100);
+    let at = world.runs_at()[0];
+    let cells = |world: &World| world.cells_at(at).len();
+    world.behaves(server, Manner::IsFull);
+    world.says(one, "goodbye");
+    world.closes(one);
+    world.runs(LINGER_MS - 100);
+    assert_eq!(cells(&world), 2, "the server may take it yet");
+    world.runs(200);
+    assert_eq!(cells(&world), 1);
+    let why = "its agent takes nothing of what the cell has sent, which has no client any more and ends";
+    assert!(world.notes.iter().any(|note| note.contains(why)), "{:?}", world.notes);
+    assert!(world.ended(server).is_some_and(|code| code != Code::Finished));
+    world.says(two, "on");
+    world.runs(100);
+    assert!(heard(&world, two, "on"));
+}
+
+#[test]
+fn a_version_that_is_over_waits_for_a_server_that_takes_nothing_only_for_the_linger_time() {
+    let mut world = World::new(2, BackupForm::Log);
+    let one = world.joins(0);
+    let server = world.serves(0);
+    world.runs(LONG_MS);
+    world.says(one, "connect");
+    world.runs(100);
+    (0..2).for_each(|edge| world.deploys_another(edge));
+    world.behaves(server, Manner::IsFull);
+    world.says(one, "goodbye");
+    world.closes(one);
+    world.runs(LINGER_MS - 100);
+    assert_eq!(world.runs_at().len(), 1);
+    world.runs(200);
+    assert_eq!(world.runs_at().len(), 0);
 }
 
 #[test]

@@ -14,6 +14,8 @@ pub(crate) enum Manner {
     IsBusy,
     /// It reads the question later.
     IsSilent,
+    /// Its server takes nothing of what the cell says.
+    IsFull,
 }
 
 impl World {
@@ -100,6 +102,7 @@ impl World {
                 self.clients[agent].unread.push((wire, frame));
                 None
             }
+            (Frame::Output(_), Manner::IsFull) => None,
             _ => Some(frame),
         }
     }
