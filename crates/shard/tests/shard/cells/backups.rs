@@ -11,6 +11,8 @@ use marram_session::owner::BackupForm;
 use marram_shard::api::{ReplicationPolicy, ToShard};
 use std::collections::BTreeSet;
 
+/// What is sent of a copy at a time.
+const PART: usize = marram_wire::limits::PART_SIZE;
 const KEYS: [&str; 2] = ["a", "b"];
 
 /// Three edges with a cell for each of [`KEYS`], as [`with_cells`] has them.
@@ -201,6 +203,85 @@ fn a_move_past_the_backup_that_is_disturbed_at_any_step_leaves_one_history() {
         }
         disturbed(form, Fault::StoreAway, true);
     }
+}
+
+#[test]
+fn a_slot_whose_cells_are_large_gets_its_next_backup_whatever_the_bandwidth() {
+    for form in [BackupForm::Log, BackupForm::Pages] {
+        let (mut world, [at, _, third], clients) = running(form);
+        // Longer than a move may take, but for the bandwidth that it waits for.
+        (world.copy_size, world.copies) = (100 * PART, 0);
+        world.limits_moves(at, PART as u64);
+        world.moves_backup(at, &format!("e{third}"));
+        for minute in 0..3 {
+            say(&mut world, &clients, &format!("minute {minute}"));
+            world.runs(60_000);
+            assert_eq!(world.moves, [""; 0], "{form:?}, minute {minute}");
+        }
+        world.runs(60_000);
+        assert_eq!(
+            (&world.moves[..], world.backup_at(at)),
+            (&[String::new()][..], Some(format!("e{third}")))
+        );
+        world.kills(at);
+        say(&mut world, &clients, "later");
+        world.runs(LONG_MS);
+        assert_eq!(world.runs_at(), [third], "{form:?}");
+        all_hear(&world, &clients, &["minute 0", "minute 2", "later"], &format!("{form:?}"));
+    }
+}
+
+#[test]
+fn a_cell_moves_to_its_backup_while_its_slot_would_get_another_one() {
+    for second in [0, 5, 15, 25] {
+        let (mut world, [at, backup, third], clients) = running(BackupForm::Log);
+        world.copy_size = 10 * PART;
+        world.limits_moves(at, PART as u64);
+        world.moves_backup(at, &format!("e{third}"));
+        world.runs(second * 1_000);
+        let was_over = !world.moves.is_empty();
+        let to = if was_over { third } else { backup };
+        world.moves(at, &format!("e{to}"));
+        say(&mut world, &clients, "meanwhile");
+        world.runs(60_000);
+        let what = format!("after {second} s: {:?}", world.moves);
+        assert_eq!(world.runs_at(), [to], "{what}");
+        all_hear(&world, &clients, &["meanwhile"], &what);
+        assert_eq!((world.store.slots.len(), world.store.groups.len()), (1, 1), "{what}");
+    }
+}
+
+#[test]
+fn cells_end_while_their_slot_goes_over_to_another_edge() {
+    let mut over = [false; 2];
+    for form in [BackupForm::Log, BackupForm::Pages] {
+        for turn in 0..50 {
+            let (mut world, [at, _, third], clients) = running(form);
+            let (steps, first) = (3 * turn, turn % 2);
+            let what = format!("{form:?} after {steps} steps");
+            world.moves_backup(at, &format!("e{third}"));
+            world.steps(steps);
+            over[usize::from(!world.moves.is_empty())] = true;
+            // The one that leads the change, or the other one.
+            let (ends, stays) = (&clients[first], &clients[1 - first]);
+            ends.iter().for_each(|client| world.closes(*client));
+            world.runs(LONG_MS);
+            assert_eq!(world.moves.len(), 1, "{what}: {:?}", world.moves);
+            assert_eq!(world.cells_at(at), [(KEYS[1 - first].to_string(), 2)], "{what}");
+            world.says(stays[0], "on");
+            world.runs(SOON_MS);
+            world.kills(at);
+            world.says(stays[1], "later");
+            // A client of the key whose cell has ended finds a new one.
+            let next = world.comes_for(third, KEYS[first]);
+            world.runs(LONG_MS);
+            assert_eq!(world.runs_at().len(), 1, "{what}");
+            assert_eq!(world.heard(next)[0], "1 joins", "{what}");
+            all_hear(&world, &[stays.clone(), vec![next]], &[], &what);
+            assert!(stays.iter().all(|it| heard(&world, *it, "on") && heard(&world, *it, "later")), "{what}");
+        }
+    }
+    assert_eq!(over, [true; 2], "during the change, and behind it");
 }
 
 #[test]

@@ -160,6 +160,9 @@ struct Client {
     unread: Vec<(u64, Frame)>,
 }
 
+/// What begins a copy of a cell: the number of its checkpoint.
+const COPY_MIN: usize = 8;
+
 pub(crate) struct World {
     edges: Vec<Edge>,
     clients: Vec<Client>,
@@ -184,8 +187,15 @@ pub(crate) struct World {
     policies: Vec<ReplicationPolicy>,
     /// How many slots the app has; 0: all clients share one cell.
     slots: u32,
-    /// Checkpoints by what stands for their bytes.
-    checkpoints: BTreeMap<u64, (Header, Teller)>,
+    /// Checkpoints by what stands for their bytes, with their sizes.
+    checkpoints: BTreeMap<u64, (Header, Teller, usize)>,
+    /// How many bytes the next one has, and what of the cells that are restored has arrived.
+    pub(crate) copy_size: usize,
+    parts: BTreeMap<CellId, Vec<u8>>,
+    /// Copies that edges have made of cells.
+    pub(crate) copies: usize,
+    /// An edge on which the app is not deployed when it starts.
+    lacks_app: Option<usize>,
     /// Whether an edge takes all that has arrived before it does what is due, as its processes do.
     takes_batches: bool,
     /// The wire and the channel of the last feed that has begun.
@@ -259,6 +269,10 @@ impl World {
             policies: policies.to_vec(),
             slots,
             checkpoints: BTreeMap::new(),
+            copy_size: COPY_MIN,
+            parts: BTreeMap::new(),
+            copies: 0,
+            lacks_app: None,
             takes_batches: false,
             fed: None,
             confirmed: BTreeSet::new(),
@@ -286,17 +300,40 @@ impl World {
         let entropy = [small(number) + 2 + 16 * edge.lives; 32];
         edge.shard = Some(Shard::new(DomainSecret::from_material(b"the domain's"), entropy));
         (edge.cells, edge.wake_ns) = Default::default();
-        let configure = Configure {
+        self.tell(number, ToShard::Configure(self.configure(number, edges)));
+        if self.lacks_app != Some(number) {
+            self.deploys(number);
+        }
+        self.sees_store(number, 1);
+    }
+
+    fn configure(&self, number: usize, edges: usize) -> Configure {
+        Configure {
             edge: format!("e{number}"),
             dials: (0..edges).filter(|peer| *peer != number).map(|peer| format!("e{peer}:1")).collect(),
             peers: true,
             policies: self.policies.clone(),
             hand_over_ms: 5_000,
             ..Configure::default()
-        };
-        self.tell(number, ToShard::Configure(configure));
-        self.tell(number, ToShard::Deploy(self.app()));
-        self.sees_store(number, 1);
+        }
+    }
+
+    /// Copies of what moves from an edge share this bandwidth from now on.
+    pub(crate) fn limits_moves(&mut self, edge: usize, move_bytes_per_s: u64) {
+        let configure = Configure { move_bytes_per_s, ..self.configure(edge, self.edges.len()) };
+        self.tell(edge, ToShard::Configure(configure));
+    }
+
+    /// The app is deployed at an edge.
+    pub(crate) fn deploys(&mut self, edge: usize) {
+        self.tell(edge, ToShard::Deploy(self.app()));
+    }
+
+    /// An edge is started again, without the app.
+    pub(crate) fn restarts_without_app(&mut self, edge: usize) {
+        self.lacks_app = Some(edge);
+        self.kills(edge);
+        self.restarts(edge);
     }
 
     /// Another version of the app is deployed at an edge.
@@ -610,17 +647,28 @@ impl World {
             }
             ShardOutput::Remove { cell } => drop(edge.cells.remove(&cell)),
             ShardOutput::Prepare { cell, .. } => self.reaches(number, ShardInput::Prepared { cell }),
-            ShardOutput::Copy { cell, .. } => edge.copied = edge.cells[&cell].clone(),
+            ShardOutput::Copy { cell, .. } => {
+                edge.copied = edge.cells[&cell].clone();
+                self.copies += 1;
+            }
             ShardOutput::Checkpoint { cell, header, .. } => {
                 let (named, count) = (self.checkpoints.len() as u64, header.number);
-                self.checkpoints.insert(named, (*header, edge.copied.clone()));
-                let result = Ok(Bytes::copy_from_slice(&named.to_le_bytes()));
+                self.checkpoints.insert(named, (*header, edge.copied.clone(), self.copy_size));
+                let mut bytes = named.to_le_bytes().to_vec();
+                bytes.resize(self.copy_size, 0);
+                let result = Ok(bytes.into());
                 self.reaches(number, ShardInput::Checkpointed { cell, number: count, result });
             }
             ShardOutput::Restore { .. } | ShardOutput::Advance { .. } => {}
             ShardOutput::Part { cell, bytes } => {
-                let named = u64::from_le_bytes(bytes[..].try_into().expect("a checkpoint is one part"));
-                let (header, copied) = self.checkpoints[&named].clone();
+                let parts = self.parts.entry(cell).or_default();
+                parts.extend_from_slice(&bytes);
+                let named = u64::from_le_bytes(parts[..COPY_MIN].try_into().expect("a number"));
+                let (header, copied, size) = self.checkpoints[&named].clone();
+                if parts.len() < size {
+                    return;
+                }
+                self.parts.remove(&cell);
                 edge.cells.insert(cell, copied);
                 self.reaches(number, ShardInput::Restored { cell, result: Ok(Box::new(header)) });
             }
