@@ -173,6 +173,18 @@ impl Shard {
         is_other
     }
 
+    /// The backup of a session has moved, or was not to move after all. Meanwhile it may match another policy, or its policy name another
+    /// edge than when that began.
+    pub(super) fn regroup_changed(&mut self, now: Now, id: SessionId, moving: &Move, _: bool) {
+        if !moving.is_of_backup() {
+            return;
+        }
+        // Where an operator wants it, it stays.
+        if moving.is_of_policy() {
+            self.groups.of_session(id).into_iter().for_each(|name| self.regroup.look(now.mono_ns, name));
+        }
+    }
+
     /// Whether the policies in force say of a session that it is to be in a group of another kind.
     pub(super) fn follows_another(&self, session: &Session, group: &Group) -> bool {
         self.group_kind_of(session).is_some_and(|kind| kind != *group.kind())
@@ -202,7 +214,7 @@ impl Shard {
                 && self.can_change_group(id).is_ok()
                 && let Some(session) = self.sessions.get_mut(id)
             {
-                session.moving = Some(Move::of_backup(to, now.mono_ns).into());
+                session.moving = Some(Move::of_policy(to, now.mono_ns).into());
                 self.moves.wait(id);
                 found.has_begun = true;
             }

@@ -54,6 +54,8 @@ pub(crate) struct Move {
     pub(crate) to: Destination,
     /// Edges to try next if that one does not take it, while this edge stops.
     pub(crate) others: Vec<Destination>,
+    /// Whether policies ask for it, and no operator.
+    of_policy: bool,
     /// When it was asked for.
     pub(crate) asked_ns: u64,
     stage: Stage,
@@ -73,6 +75,7 @@ impl Move {
             what: Moved::Session,
             to,
             others: Vec::new(),
+            of_policy: false,
             asked_ns: now_ns,
             stage: Stage::Waiting,
             has_arrived: false,
@@ -91,6 +94,16 @@ impl Move {
     /// A move of a session's backup, which waits.
     pub(crate) fn of_backup(to: Destination, now_ns: u64) -> Self {
         Self::of(Moved::Backup, to, now_ns)
+    }
+
+    /// A move of a session's backup that policies ask for, which waits.
+    pub(crate) fn of_policy(to: Destination, now_ns: u64) -> Self {
+        Self { of_policy: true, ..Self::of_backup(to, now_ns) }
+    }
+
+    /// Whether policies ask for it, and no operator.
+    pub(crate) fn is_of_policy(&self) -> bool {
+        self.of_policy
     }
 
     /// A move as an operator wishes it, which waits.

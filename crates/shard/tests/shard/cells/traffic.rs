@@ -6,6 +6,8 @@ use crate::cells::world::{LONG_MS, World};
 use marram_shard::api::{ReplicationPolicy, TrafficCondition};
 
 const KIB: u64 = 1 << 10;
+/// What is sent of a copy at a time.
+const PART: usize = marram_wire::limits::PART_SIZE;
 /// Longer than a session that is outside of the limits takes to leave a policy, and its group.
 const LEAVES_MS: u64 = 30_000;
 
@@ -80,6 +82,29 @@ fn a_session_changes_its_group_when_its_rate_crosses_the_limit_and_back() {
         assert!(heard(&world, client, "end"));
         is_one_history(&world, &[client]);
     }
+}
+
+#[test]
+fn a_session_that_crosses_the_limit_back_while_it_is_copied_gets_its_former_backup_again() {
+    let mut world = World::with_own_cells(3, &[bulk(5_000, "e2"), policy("rest", 1_000, "e1")]);
+    (world.copy_size, world.copies) = (40 * PART, 0);
+    let clients: Vec<usize> = (0..2).map(|_| world.joins(0)).collect();
+    world.runs(LONG_MS);
+    // A part a second.
+    world.limits_moves(0, PART as u64);
+    send(&mut world, &clients[..1], 8, "much");
+    assert_eq!(world.moves, [""; 0], "its copy is under way");
+    // It is quiet from now on.
+    world.runs(45_000);
+    assert_eq!((world.moves.len(), world.backups_moved), (1, 1), "{:?}", world.moves);
+    world.runs(45_000);
+    assert_eq!(world.backups_moved, 2, "{:?}", world.moves);
+    for client in &clients {
+        let backup = world.session(*client).and_then(|session| world.shard(0).backup_of(session));
+        assert_eq!(backup, Some("e1"));
+    }
+    assert_eq!(followed(&mut world, 0), vec![row("rest", 1_000); 2]);
+    clients.into_iter().for_each(|client| is_one_history(&world, &[client]));
 }
 
 #[test]
