@@ -50,11 +50,32 @@ impl Ends {
         self.iter().chain(entering).find(is_it).map(|side| side.port)
     }
 
+    /// A client is about to join.
+    pub(super) fn enter(&mut self, side: EndState) {
+        self.came(&side);
+        if let Some(list) = &mut self.ports {
+            list.entering.push(side);
+        }
+    }
+
     /// A client that will not join after all.
     pub(super) fn forget_entering(&mut self, port: Port) {
-        if let Some(list) = &mut self.ports {
-            list.entering.retain(|side| side.port != port);
+        let Some(list) = &mut self.ports else { return };
+        if let Some(at) = list.entering.iter().position(|side| side.port == port) {
+            let side = list.entering.remove(at);
+            self.went(&side);
         }
+    }
+
+    fn forget_all_entering(&mut self) {
+        let entering = self.ports.as_mut().map(|list| core::mem::take(&mut list.entering));
+        entering.iter().flatten().for_each(|side| self.went(side));
+    }
+
+    /// The sessions of clients and servers, with their ports: of those that are about to join, too.
+    pub(super) fn clients(&self) -> impl Iterator<Item = (SessionId, Port)> {
+        let entering = self.ports.iter().flat_map(|list| &list.entering);
+        self.all().chain(entering).filter_map(|side| Some((side.client.as_ref()?.client.session, side.port)))
     }
 
     /// What the log is to say next of a port, with the handlers that this runs, in reverse order.
@@ -150,8 +171,10 @@ impl Ends {
 
     /// The connections to all ends are gone, or belong to another attempt.
     pub(super) fn all_away(&mut self) {
-        let Some(list) = &mut self.ports else { return };
-        list.entering.clear();
+        if self.ports.is_none() {
+            return;
+        }
+        self.forget_all_entering();
         for side in self.iter_mut() {
             side.channel = None;
             if let Some(client) = &mut side.client {
@@ -175,9 +198,10 @@ impl Ends {
 
     /// As when a checkpoint of a shared cell was taken. False if its ports are out of order.
     pub(super) fn restore_clients(&mut self, header: &mut Header) -> bool {
+        self.forget_all_entering();
         let Some(list) = &mut self.ports else { return true };
         list.tape.skip_to(header.log_offset);
-        (list.entering, list.leaving, list.resting) = Default::default();
+        (list.leaving, list.resting) = Default::default();
         list.connected.clear();
         let clients = core::mem::take(&mut header.clients.0);
         let ascend = clients.is_sorted_by(|one, next| one.state.port < next.state.port);

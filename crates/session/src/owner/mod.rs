@@ -102,6 +102,7 @@ pub use record::{RECORD_NS, RECORD_STOPPED_NS, RecordRequest};
 pub use replica_stream::{Feed, KeeperId};
 pub use replicas::{CopyProgress, ReplicaProgress};
 pub use share::OwnerShare;
+pub use sides::ClientChange;
 pub use uncovered::{REPLAY_SHARE_MIN_NS, REPLAY_SHARE_NS_PER_BYTE};
 pub use witness::{ClientProgress, REPORT_NS, WitnessReply, Witnessing};
 

@@ -8,7 +8,7 @@ use super::{
     client_port::{ClientPort, PortPhase},
     end_state::{EndState, Message},
     epochs::EpochRelease,
-    sides::Chore,
+    sides::{Chore, ClientChange},
 };
 use crate::{credit::InputCredit, trace};
 use alloc::{boxed::Box, format, vec::Vec};
@@ -65,6 +65,17 @@ impl Owner {
         Some((side.client.as_ref()?.client.session, side.host))
     }
 
+    /// Clients, and servers, that came to the cell or went since this was asked last, in this order.
+    #[must_use]
+    pub fn take_client_changes(&mut self) -> Vec<ClientChange> {
+        self.ends.take_client_changes()
+    }
+
+    /// The sessions of the cell's clients and servers, with their ports.
+    pub fn clients(&self) -> impl Iterator<Item = (SessionId, Port)> {
+        self.ends.clients()
+    }
+
     /// Clients that the cell has, or is about to have.
     #[must_use]
     pub fn client_count(&self) -> usize {
@@ -93,7 +104,7 @@ impl Owner {
             let (session, host, generation) = (attempt.client, attempt.host, Generation::NONE);
             let mut side = EndState::new(port, host);
             side.client = Some(ClientPort::new(Client { session, host, generation }));
-            self.ends.ports.as_mut()?.entering.push(side);
+            self.ends.enter(side);
         }
         let log_end = self.log.end();
         let side = self.ends.client_at(port)?;

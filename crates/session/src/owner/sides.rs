@@ -14,7 +14,7 @@ use core::{
     cell::Cell,
     ops::{Index, IndexMut, Range},
 };
-use marram_wire::id::Port;
+use marram_wire::id::{Port, SessionId};
 
 /// What is done for each side that has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,6 +62,15 @@ impl Chore {
     }
 }
 
+/// A client of a shared cell, or a server, came or went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClientChange {
+    /// Its session.
+    pub session: SessionId,
+    /// Its port; none if it is gone.
+    pub port: Option<Port>,
+}
+
 /// If more than one in so many sides have changed, all are visited.
 const FEW: usize = 4;
 
@@ -76,6 +85,8 @@ pub(super) struct Sides {
     /// The chores for which all sides count as changed: a bitmap.
     all: u16,
     queues: Queues,
+    /// Clients that came or went since that was asked for. One that came may be there already.
+    news: ClientNews,
     /// How many sides were looked at so far, when all were or those that have changed.
     visits: Visits,
 }
@@ -87,6 +98,16 @@ struct Visits(Cell<u64>);
 impl core::fmt::Debug for Visits {
     fn fmt(&self, to: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         to.write_str("Visits")
+    }
+}
+
+/// What was not asked for yet, and no state either.
+#[derive(Default)]
+struct ClientNews(Vec<ClientChange>);
+
+impl core::fmt::Debug for ClientNews {
+    fn fmt(&self, to: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        to.write_str("ClientNews")
     }
 }
 
@@ -182,6 +203,7 @@ impl Sides {
 
     /// Adds one. Returns its index.
     pub(super) fn insert(&mut self, side: EndState) -> usize {
+        self.came(&side);
         let at = self.list.partition_point(|other| other.port < side.port);
         self.list.insert(at, side);
         if self.notes {
@@ -194,12 +216,32 @@ impl Sides {
     pub(super) fn remove(&mut self, port: Port) {
         let Some(index) = self.index(port) else { return };
         let side = self.list.remove(index);
+        self.went(&side);
         self.queues.change(port, side.queued, Queued::default());
         self.push(Chore::Mark, port);
     }
 
+    /// The client of this side is there, whether or not its port is open.
+    pub(super) fn came(&mut self, side: &EndState) {
+        let session = side.client.as_ref().map(|client| client.client.session);
+        self.news.0.extend(session.map(|session| ClientChange { session, port: Some(side.port) }));
+    }
+
+    /// It is not there any more.
+    pub(super) fn went(&mut self, side: &EndState) {
+        let session = side.client.as_ref().map(|client| client.client.session);
+        self.news.0.extend(session.map(|session| ClientChange { session, port: None }));
+    }
+
+    /// Clients that came or went since this was asked last, in this order.
+    pub(super) fn take_client_changes(&mut self) -> Vec<ClientChange> {
+        core::mem::take(&mut self.news.0)
+    }
+
     /// Puts these in the place of all others.
     pub(super) fn replace(&mut self, list: Vec<EndState>) {
+        core::mem::take(&mut self.list).iter().for_each(|side| self.went(side));
+        list.iter().for_each(|side| self.came(side));
         self.list = list;
         self.all_for(Chore::bits());
     }
@@ -207,7 +249,9 @@ impl Sides {
     /// Removes those that do not fit.
     pub(super) fn retain(&mut self, fits: impl FnMut(&EndState) -> bool) {
         self.count(self.list.len());
-        self.list.retain(fits);
+        let (stay, go): (Vec<_>, Vec<_>) = core::mem::take(&mut self.list).into_iter().partition(fits);
+        go.iter().for_each(|side| self.went(side));
+        self.list = stay;
         self.all_for(Chore::bits());
     }
 

@@ -192,10 +192,7 @@ impl Shard {
 
     /// The cell of which a session is a client, with its port.
     pub(super) fn cell_of_client(&self, client: SessionId) -> Option<(SessionId, Port)> {
-        let cells = self.sessions.shared_cells().filter(|cell| !self.sessions.is_following(*cell));
-        let mut found =
-            cells.filter_map(|cell| Some((cell, self.sessions.get(cell)?.owner.port_of(client)?)));
-        found.next()
+        self.sessions.cell_clients().cells_of(client).find(|(cell, _)| !self.sessions.is_following(*cell))
     }
 
     /// Ends the session of one client of a shared cell; the others go on. False if there is no such client.

@@ -41,11 +41,7 @@ impl Shard {
 
     /// An agent for servers has connected: cells may wait for it.
     pub(super) fn ask_servers_again(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
-        let has_some = |cell: &SessionId| {
-            self.sessions.get(*cell).is_some_and(|session| session.owner.connection_count() > 0)
-        };
-        let cells: Vec<SessionId> = self.sessions.shared_cells().filter(has_some).collect();
-        for cell in cells {
+        for cell in self.sessions.cell_clients().cells_with_servers() {
             self.with_owner(now, cell, out, |owner, effects| owner.ask_servers_again(now, effects));
         }
     }

@@ -4,6 +4,7 @@
 pub(super) mod apps;
 pub(super) mod asked;
 pub(super) mod backups;
+pub(super) mod clients;
 pub(super) mod copies;
 pub(super) mod drain;
 pub(super) mod edges;

@@ -2,6 +2,7 @@
 //! replay budget (I36 and I43 of docs/protocol.md). What relates sessions to wires, keepers or tenants is the shard's own business.
 
 use super::{
+    clients::CellClients,
     links::Links,
     moves::Move,
     placing::Placing,
@@ -273,7 +274,9 @@ pub(crate) struct Sessions {
     shared: BTreeSet<SessionId>,
     /// The same, by image and key.
     by_key: BTreeSet<(ImageHash, Option<CellKey>, SessionId)>,
-    /// Of these, cells of a key that have no client, by the time from when on they are over. Each is taken from here once.
+    /// The clients and servers of these.
+    clients: CellClients,
+    /// Of these, cells that have no client and are over, by the time from when on they are. Each is taken from here once.
     unused: BTreeSet<(u64, SessionId)>,
 }
 
@@ -289,6 +292,7 @@ impl Default for Sessions {
             timers: BTreeSet::new(),
             shared: BTreeSet::new(),
             by_key: BTreeSet::new(),
+            clients: CellClients::default(),
             unused: BTreeSet::new(),
         }
     }
@@ -344,6 +348,7 @@ impl Sessions {
         }
         if self.shared.remove(&id) {
             self.by_key.remove(&(session.owner.image(), session.owner.key().cloned(), id));
+            self.clients.forget(id);
         }
         self.replay.recount(id, &mut session.replay, 0, 0);
         self.memory.remove(id, session.memory);
@@ -369,12 +374,12 @@ impl Sessions {
         self.by_id.get(&id).is_some_and(|session| session.owner.recalled_whole())
     }
 
-    /// The shared cells that have a backup, also those that this shard only stands by for.
-    pub(crate) fn shared_cells(&self) -> impl Iterator<Item = SessionId> {
-        self.shared.iter().copied()
+    /// The clients and servers of the shared cells.
+    pub(crate) fn cell_clients(&self) -> &CellClients {
+        &self.clients
     }
 
-    /// Those of this image and key.
+    /// The shared cells of this image and key that have a backup, also those that this shard only stands by for.
     pub(crate) fn cells_of(
         &self,
         image: ImageHash,
@@ -479,6 +484,9 @@ impl Sessions {
     /// every decision on its next state.
     pub(crate) fn recount(&mut self, id: SessionId) {
         let Some(session) = self.by_id.get_mut(&id) else { return };
+        for change in session.owner.take_client_changes() {
+            self.clients.change(id, change);
+        }
         let recovering = !session.fresh && session.owner.recovering();
         self.recoveries += usize::from(recovering);
         self.recoveries -= usize::from(core::mem::replace(&mut session.recovering, recovering));
@@ -566,6 +574,8 @@ impl Sessions {
         let mut by_key: Vec<SessionId> = self.by_key.iter().map(|(.., id)| *id).collect();
         by_key.sort_unstable();
         holds!("I36", self.shared.iter().eq(&by_key));
+        let owner = |id: &SessionId| Some((*id, &self.by_id.get(id)?.owner));
+        self.clients.invariants(self.shared.iter().filter_map(owner))?;
         for (over_ns, id) in &self.unused {
             holds!("I36", self.by_id.get(id).is_some_and(|session| session.over_ns == Some(*over_ns)));
         }
