@@ -10,7 +10,6 @@ use super::coordination::{coordinator, no_answer};
 use super::state::AdminState;
 use hyper::StatusCode;
 use marram_http::Refusal;
-use marram_node::coordinator::Coordinator;
 use marram_shard::api::App;
 use marram_shard::control::{ControlAnswer, ControlRequest};
 use marram_shard::coordinator::contents::{Claimed, Subject};
@@ -67,8 +66,12 @@ fn apps(state: &AdminState) -> Result<Vec<App>, Refusal> {
     Ok(apps.into_iter().filter(App::shares_protected_cells).collect())
 }
 
-fn slot(coordinator: &Coordinator, name: SlotName) -> Result<Option<SlotHeld>, Refusal> {
-    match coordinator.ask(Ask::Slot { name, take: None, from: None }) {
+fn question(name: SlotName) -> Ask {
+    Ask::Slot { name, take: None, from: None }
+}
+
+fn answered(answer: AskAnswer) -> Result<Option<SlotHeld>, Refusal> {
+    match answer {
         AskAnswer::Slot(held) => Ok(held),
         other => Err(no_answer(other)),
     }
@@ -84,8 +87,11 @@ pub(super) fn list(state: &AdminState) -> Result<Answer, Refusal> {
     let is_registered = |edge: &str| view.edges.iter().any(|(name, ..)| name == edge);
     let mut cells = Vec::new();
     for app in apps(state)? {
-        for number in app.slot_numbers() {
-            let held = slot(coordinator, SlotName::of(&app.version(), number))?;
+        let (numbers, version) = (app.slot_numbers(), app.version());
+        // An app may have very many.
+        let asks = numbers.clone().map(|number| question(SlotName::of(&version, number)));
+        for (number, answer) in numbers.zip(coordinator.ask_all(asks)) {
+            let held = answered(answer)?;
             // Of many slots those are of interest that have cells.
             if held.is_some() || !app.has_keys() {
                 cells.push(row((&app, number), held.as_ref(), is_registered));
@@ -152,7 +158,7 @@ pub(super) fn give_up(
         let what = format!("no app `{app}` with a protected shared cell is deployed at this edge");
         return Err(Refusal::new(StatusCode::NOT_FOUND, what, "deploy it here, or ask an edge that has it"));
     };
-    let held = slot(coordinator, slot_of(&found, number)?)?;
+    let held = answered(coordinator.ask(question(slot_of(&found, number)?)))?;
     let view = coordinator.view();
     let is_registered = |edge: &str| view.edges.iter().any(|(name, ..)| name == edge);
     let given_up = |was: Option<&Claimed>, changed: bool| {

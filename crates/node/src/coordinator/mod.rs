@@ -20,6 +20,7 @@ mod link;
 pub mod protocol;
 mod remembered;
 mod server;
+mod several;
 
 pub use error::{CoordinatorError, StoreError};
 pub use http::PATIENCE;
@@ -278,6 +279,13 @@ impl Coordinator {
         self.ask_then(ask, Box::new(move |said| drop(reply.try_send(said))));
         let away = |_| AskAnswer::Away("no answer in time".into());
         answer.recv_timeout(2 * (PATIENCE + PATIENCE)).unwrap_or_else(away)
+    }
+
+    /// Asks all of these, several at a time, and blocks until each is answered as [`Self::ask`] does. The answers are in the order of the
+    /// questions.
+    #[must_use]
+    pub fn ask_all(&self, asks: impl IntoIterator<Item = Ask>) -> Vec<AskAnswer> {
+        several::several(asks, |ask, answered| self.ask_then(ask, answered))
     }
 
     /// Asks, and passes the answer to `answered`, on another thread; soon if the coordinator is away.
