@@ -4,6 +4,7 @@
 use super::{
     guests::{Guest, finish},
     hall::epochs,
+    lost::give_up,
     world::{Seen, World, layout},
 };
 use crate::support::{
@@ -233,6 +234,46 @@ fn operators_see_keys_and_a_cell_ends_with_its_last_client() {
     let again = row_of(&halls, "aaaa").expect("it is in the list");
     assert_ne!(again["session"], row["session"]);
     halls.finish();
+}
+
+#[test]
+fn a_slot_whose_edges_do_not_come_back_is_given_up_with_all_of_its_cells() {
+    let rest = format!("slots = 1\n{}", keyed(&epochs("every = \"1ms\"")));
+    let mut halls = Halls::new("keys-given-up", 3, &rest);
+    for key in ["aaaa", "bbbb", "aaaa", "bbbb"] {
+        halls.join(key);
+    }
+    halls.hear();
+    let Seen { owner, backup, .. } = halls.backed()["aaaa"];
+    let both = [owner, backup.unwrap()];
+    let other = (0..3).find(|edge| !both.contains(edge)).unwrap();
+    let names = both.map(|edge| halls.world.name(edge));
+    // Their power fails: neither of them notices that the other one is gone.
+    both.iter().rev().for_each(|edge| halls.world.cluster.edges[*edge].stop());
+    both.iter().for_each(|edge| halls.world.cluster.edges[*edge].kill());
+    let given_up = give_up(&halls.world, other, Some(0), &names);
+    assert!(given_up.status.success(), "{given_up:?}");
+    let text = String::from_utf8_lossy(&given_up.stdout);
+    assert!(text.contains("is lost") && names.iter().all(|name| text.contains(name)), "{text}");
+    for guest in core::mem::take(&mut halls.guests).into_values().flatten() {
+        until(|| guest.error(), || halls.world.cluster.logs.tail(400));
+    }
+    // Each key begins again, at the edge that has given the slot up.
+    for key in ["aaaa", "bbbb", "aaaa"] {
+        halls.join(key);
+    }
+    halls.hear();
+    let cells = halls.world.marram(other, &["coordinator", "cells"]);
+    assert!(cells.contains(&halls.world.name(other)) && cells.contains("there"), "{cells}");
+    let again = give_up(&halls.world, other, Some(0), &names);
+    assert!(String::from_utf8_lossy(&again.stdout).contains("nothing to give up"), "{again:?}");
+
+    // The former edges come back, and have nothing to say.
+    halls.world.cluster.power_on(&both).unwrap();
+    halls.join("bbbb");
+    halls.hear();
+    assert!(halls.backed().values().all(|cell| cell.owner == other), "{:?}", halls.backed());
+    halls.guests.into_values().for_each(finish);
 }
 
 #[test]

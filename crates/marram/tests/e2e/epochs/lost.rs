@@ -34,10 +34,14 @@ fn say_lost<const N: usize>(world: &World, edges: [usize; N], counts: [u64; N]) 
     until(|| (said() == counts).then_some(()), || format!("{:?}\n{}", said(), world.cluster.logs.tail(60)));
 }
 
-/// `marram coordinator give-up hall` at an edge. It is asked again while the coordinator does not answer, as on a busy machine.
-fn give_up(world: &World, edge: usize, dead: &[String]) -> Output {
+/// `marram coordinator give-up hall` at an edge, of the slot with this number if the app has keys. It is asked again while the coordinator
+/// does not answer, as on a busy machine.
+pub(super) fn give_up(world: &World, edge: usize, slot: Option<u32>, dead: &[String]) -> Output {
     let mut command = support::marram();
     command.args(["coordinator", "give-up", "hall"]);
+    slot.iter().for_each(|slot| {
+        command.args(["--slot", &slot.to_string()]);
+    });
     dead.iter().for_each(|name| {
         command.args(["--dead", name]);
     });
@@ -84,13 +88,13 @@ fn a_hall_whose_edges_do_not_come_back_is_given_up() {
     let Seen { owner, backup, .. } = hall.backed();
     let other = (0..3).find(|edge| *edge != owner && Some(*edge) != backup).unwrap();
     let names = [owner, backup.unwrap()].map(|edge| hall.world.name(edge));
-    let refused = give_up(&hall.world, other, &names[..1]);
+    let refused = give_up(&hall.world, other, None, &names[..1]);
     let errors = String::from_utf8_lossy(&refused.stderr);
     assert!(!refused.status.success() && errors.contains(&names[1]) && errors.contains("--dead"), "{errors}");
     hall.hear();
 
     power_cut(&mut hall);
-    let given_up = give_up(&hall.world, other, &names);
+    let given_up = give_up(&hall.world, other, None, &names);
     assert!(given_up.status.success(), "{given_up:?}");
     let text = String::from_utf8_lossy(&given_up.stdout);
     assert!(text.contains("is lost") && names.iter().all(|name| text.contains(name)), "{text}");
@@ -100,7 +104,7 @@ fn a_hall_whose_edges_do_not_come_back_is_given_up() {
     say_lost(&hall.world, [other], [1]);
     let cells = hall.world.marram(other, &["coordinator", "cells"]);
     assert!(cells.contains(&hall.world.name(other)) && cells.contains("there"), "{cells}");
-    let again = give_up(&hall.world, other, &names);
+    let again = give_up(&hall.world, other, None, &names);
     assert!(again.status.success(), "{again:?}");
     assert!(String::from_utf8_lossy(&again.stdout).contains("nothing to give up"), "{again:?}");
 
