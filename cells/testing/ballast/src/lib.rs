@@ -18,14 +18,16 @@
 //! | `S` | sums the state | `a` held, `b` checksum |
 //! | `E` | echoes the `a` bytes that follow | the command and the bytes |
 //! | `D` | drops the `a` bytes that follow | none |
-//! | `F` | forwards the `a` bytes that follow to the server | none |
+//! | `F` | forwards the `a` bytes that follow to the server; without one, to all clients | none |
 //!
-//! Data from the server passes to the client unchanged. An unknown op closes the client's port, since the stream is out of step.
+//! Data from the server passes to the client unchanged. An unknown op closes its client's port, since the stream is out of step.
+//! Clients that share the cell share its state; each has a stream of commands of its own.
 //!
 //! What a measurement needs: state of a chosen size that does not compress, of which a chosen share
 //! is dirty, and answers that prove that a recovered cell has the same bytes.
 
-use marram_sdk::{Cell, Context, Level, Port, cell};
+use marram_sdk::{Cell, Context, Level, Port, PortKind, cell};
+use std::collections::BTreeMap;
 
 mod state;
 
@@ -34,10 +36,17 @@ use state::State;
 /// Bytes before the payload of `D`, `E` and `F`.
 const HEADER_SIZE: usize = 17;
 
-/// The ballast and the client's stream.
+/// The ballast and the streams of its clients.
 #[derive(Default)]
 pub struct Ballast {
     state: State,
+    clients: BTreeMap<Port, Commands>,
+    has_server: bool,
+}
+
+/// Where a client's stream of commands is.
+#[derive(Default)]
+struct Commands {
     /// The first bytes of a header that is still incomplete. Shorter than [`HEADER_SIZE`] between
     /// handlers.
     header: Vec<u8>,
@@ -48,10 +57,19 @@ pub struct Ballast {
 /// Bytes that follow a header and are not held: they pass on as they come, so `a` may exceed the
 /// memory.
 struct Tail {
-    /// None if they are dropped.
-    to: Option<Port>,
+    to: Target,
     /// At least 1.
     left: u64,
+}
+
+/// Where the bytes behind a header go.
+#[derive(Clone, Copy)]
+enum Target {
+    Nowhere,
+    /// Back to their client.
+    Back,
+    /// To the server, or to all clients.
+    On,
 }
 
 /// A header, of a command or of an answer.
@@ -75,33 +93,45 @@ impl Command {
     }
 }
 
-impl Ballast {
-    /// Handles the beginning of `bytes` and returns the rest.
-    fn consume<'a>(&mut self, context: &mut Context, bytes: &'a [u8]) -> &'a [u8] {
+impl Commands {
+    /// Takes the beginning of `bytes`: what is to be done next, and the rest. Nothing is to be done yet within a header.
+    fn next<'a>(&mut self, bytes: &'a [u8]) -> (Option<Step<'a>>, &'a [u8]) {
         if let Some(tail) = &mut self.tail {
             let len = usize::try_from(tail.left).map_or(bytes.len(), |left| left.min(bytes.len()));
             let (piece, rest) = bytes.split_at(len);
-            if let Some(to) = tail.to {
-                context.send(to, piece);
-            }
+            let to = tail.to;
             tail.left -= len as u64;
             if tail.left == 0 {
                 self.tail = None;
             }
-            return rest;
+            return (Some(Step::Pass(to, piece)), rest);
         }
         let (piece, rest) = bytes.split_at(bytes.len().min(HEADER_SIZE - self.header.len()));
         self.header.extend_from_slice(piece);
-        if let Ok(header) = self.header.as_slice().try_into() {
-            let command = Command::parse(header);
-            self.header.clear();
-            self.obey(context, &command);
-        }
-        rest
+        let Ok(header) = self.header.as_slice().try_into() else { return (None, rest) };
+        let command = Command::parse(header);
+        self.header.clear();
+        let to = match command.op {
+            b'E' => Some(Target::Back),
+            b'D' => Some(Target::Nowhere),
+            b'F' => Some(Target::On),
+            _ => None,
+        };
+        // A tail of no bytes is none: there would be no byte that ends it.
+        self.tail = to.filter(|_| command.a > 0).map(|to| Tail { to, left: command.a });
+        (Some(Step::Obey(command)), rest)
     }
+}
 
-    /// Carries out a command and answers it; for `D`, `E` and `F`, from the next byte on.
-    fn obey(&mut self, context: &mut Context, command: &Command) {
+/// What a piece of a stream asks for.
+enum Step<'a> {
+    Obey(Command),
+    Pass(Target, &'a [u8]),
+}
+
+impl Ballast {
+    /// Carries out a command and answers it.
+    fn obey(&mut self, context: &mut Context, port: Port, command: &Command) {
         let Command { op, a, b } = *command;
         let answer = match op {
             b'B' => {
@@ -111,39 +141,56 @@ impl Ballast {
             b'T' => Command { op, a, b: self.state.touch(a, b) },
             b'W' => Command { op, a, b: self.state.write_back(a, b) },
             b'S' => Command { op, a: self.state.size(), b: self.state.checksum() },
-            b'E' => {
-                self.expect_tail(Some(Port::CLIENT), a);
-                Command { op, a, b }
-            }
-            b'D' => return self.expect_tail(None, a),
-            b'F' => return self.expect_tail(Some(Port::SERVER), a),
+            b'E' => Command { op, a, b },
+            b'D' | b'F' => return,
             _ => {
                 context.print(Level::Error, format_args!("no such command: {op:#04x}; see the cell ballast"));
-                return context.close(Port::CLIENT);
+                return context.close(port);
             }
         };
-        context.send_to_client(&answer.to_bytes());
+        context.send(port, &answer.to_bytes());
     }
 
-    /// A tail of no bytes is none: there would be no byte that ends it.
-    fn expect_tail(&mut self, to: Option<Port>, left: u64) {
-        self.tail = (left > 0).then_some(Tail { to, left });
+    fn pass(&self, context: &mut Context, port: Port, to: Target, piece: &[u8]) {
+        match to {
+            Target::Nowhere => {}
+            Target::Back => context.send(port, piece),
+            Target::On if self.has_server => context.send(Port::SERVER, piece),
+            Target::On => self.clients.keys().for_each(|client| context.send(*client, piece)),
+        }
     }
 }
 
 impl Cell for Ballast {
+    fn opened(&mut self, _: &mut Context, port: Port, kind: PortKind) {
+        match kind {
+            PortKind::Server => self.has_server = true,
+            _ => drop(self.clients.insert(port, Commands::default())),
+        }
+    }
+
     fn message(&mut self, context: &mut Context, port: Port, payload: &[u8]) {
-        if port == Port::SERVER {
+        if self.has_server && port == Port::SERVER {
             return context.send_to_client(payload);
         }
         let mut rest = payload;
         while !rest.is_empty() {
-            rest = self.consume(context, rest);
+            let (step, left) = self.clients.entry(port).or_default().next(rest);
+            rest = left;
+            match step {
+                Some(Step::Obey(command)) => self.obey(context, port, &command),
+                Some(Step::Pass(to, piece)) => self.pass(context, port, to, piece),
+                None => {}
+            }
         }
     }
 
     fn closed(&mut self, context: &mut Context, port: Port) {
-        context.close(port.opposite());
+        if self.has_server {
+            return context.close(port.opposite());
+        }
+        self.clients.remove(&port);
+        context.close(port);
     }
 }
 
@@ -161,6 +208,8 @@ mod tests {
     /// The bytes that each peer received, with the client's stream split into pieces of one size.
     fn received(stream: &[u8], piece: usize) -> [Vec<u8>; 2] {
         let mut session = Session::<Ballast>::new();
+        session.open_client();
+        session.open_server();
         let mut received = [Vec::new(), Vec::new()];
         for output in stream.chunks(piece).flat_map(|chunk| session.message(Port::CLIENT, chunk)) {
             match output {
@@ -198,6 +247,34 @@ mod tests {
         for piece in [1, 16, 17, 18, stream.len()] {
             assert_eq!(received(&stream, piece), [client.clone(), b"ok".to_vec()], "pieces of {piece}");
         }
+    }
+
+    #[test]
+    fn clients_share_the_state_and_what_is_forwarded_but_no_stream() {
+        let mut session = Session::<Ballast>::new();
+        let (one, other) = (Port::CLIENT, Port(2));
+        for port in [one, other] {
+            session.open(port, PortKind::Client);
+        }
+        let mut state = State::filled(9_000, 7);
+        let filled = command(b'B', 9_000, state.checksum());
+        let (forward, rest) = (command(b'F', 3, 0), command(b'T', 1, 0));
+        let heard: Vec<Output> = [
+            (one, command(b'B', 9_000, 7)),
+            (other, rest[..5].to_vec()),
+            (one, forward),
+            (one, b"abc".to_vec()),
+            (other, rest[5..].to_vec()),
+        ]
+        .into_iter()
+        .flat_map(|(port, piece)| session.message(port, &piece))
+        .collect();
+        let message = |port, payload: &[u8]| Output::Message { port, payload: payload.to_vec() };
+        let touched = command(b'T', 1, state.touch(1, 0));
+        let expected =
+            [message(one, &filled), message(one, b"abc"), message(other, b"abc"), message(other, &touched)];
+        assert_eq!(heard, expected);
+        assert_eq!(session.close(other), [Output::close(other)]);
     }
 
     #[test]

@@ -19,6 +19,7 @@
 //! combination as not run, with the reason.
 
 mod axes;
+mod listener;
 mod model;
 mod moment;
 mod scene;
@@ -29,6 +30,7 @@ mod talk;
 use super::report::{Bar, Report};
 use super::{Plan, progress};
 use axes::{Client, Combination, Policy};
+use listener::Listener;
 use scene::{Means, Scene, Session};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
@@ -183,9 +185,10 @@ fn converse(
         if talk.is_whole() {
             running = Some((session, talk));
         } else {
-            row.broken += usize::from(talk.why().is_some());
-            row.why = talk.why().map(str::to_owned);
-            let what = talk.why().unwrap_or("a wrong answer");
+            let lost = talk.listener_lost().map(|why| format!("the listening client: {why}"));
+            row.broken += usize::from(talk.why().is_some()) + usize::from(lost.is_some());
+            row.why = talk.why().map(str::to_owned).or(lost);
+            let what = row.why.as_deref().unwrap_or("a wrong answer");
             progress(&format!(
                 "faults: {}: BROKEN: {what}; the last lines:\n{}",
                 row.combination.name(),
@@ -205,19 +208,28 @@ fn converse(
 fn gate_death(scene: &mut Scene, death: &mut GateDeath) -> anyhow::Result<()> {
     death.runs += 1;
     let (_, mut other) = scene.talk(Client::Agent)?;
-    let (_, mut own) = scene.talk(Client::Gate)?;
-    own.ask();
-    death.wrong.add(own.wrong());
-    own.begin_long();
+    // Where clients share the cell, one of them is behind the gate already.
+    let mut own = if other.listener().is_none() { Some(scene.talk(Client::Gate)?.1) } else { None };
+    if let Some(own) = &mut own {
+        own.ask();
+        death.wrong.add(own.wrong());
+        own.begin_long();
+    }
     other.begin_long();
     scene.kill_gate();
     other.finish_long();
-    own.finish_long();
+    if let Some(own) = &mut own {
+        own.finish_long();
+    }
     for _ in 0..10 {
         other.ask();
     }
     other.check_state();
-    death.connections_lost += usize::from(own.why().is_some());
+    let is_lost = match (&own, other.listener()) {
+        (Some(own), _) => own.why().is_some(),
+        (None, listener) => listener.is_some_and(Listener::wait_for_end),
+    };
+    death.connections_lost += usize::from(is_lost);
     death.others_lost += usize::from(other.why().is_some());
     death.others_wrong.add(other.wrong());
     // What the server received is correct up to its end, also from a client that is cut off.

@@ -125,7 +125,10 @@ pub(super) struct Scene {
 /// The session of a conversation.
 pub(super) struct Session {
     client: Client,
+    /// As its agent or gate reports it.
     pub(super) id: String,
+    /// As edges list it: where clients share a cell, that has a name of its own.
+    listed: String,
 }
 
 impl Scene {
@@ -136,7 +139,9 @@ impl Scene {
         (layout.encrypted, layout.namespaces) = (true, true);
         // So that gates report as agents do.
         layout.edge_tables = "level = \"debug\"\n".into();
-        let rest = format!("server = \"{SERVER}\"\n{}\n[quotas]\nmemory = \"64MiB\"\n", policy.manifest());
+        let server =
+            if policy == Policy::Shared { String::new() } else { format!("server = \"{SERVER}\"\n") };
+        let rest = format!("{server}{}\n[quotas]\nmemory = \"64MiB\"\n", policy.manifest());
         let mut cluster =
             TestCluster::new(layout, |place| Ok(vec![plan.cells.manifest(place, APP, "ballast", &rest)?]))?;
         cluster.edges[GATE].run_no_apps();
@@ -233,13 +238,32 @@ impl Scene {
     pub(super) fn talk(&self, client: Client) -> anyhow::Result<(Session, Talk)> {
         self.wait_for_wires()?;
         let (start, who) = (self.cluster.logs.end(), self.reporter(client));
-        let talk = Talk::start(self.listens[client as usize])?;
+        let own = self.listens[client as usize];
+        let other =
+            self.listens.iter().find(|listen| **listen != own).filter(|_| self.policy == Policy::Shared);
+        let talk = Talk::start(own, other.copied())?;
         let owned = |event: &LogEvent| *event.who == *who && event.name() == "owned";
         let (_, event) =
             self.cluster.logs.wait(start, PATIENCE, owned).with_context(|| {
                 format!("no session began; the last lines:\n{}", self.cluster.logs.tail(20))
             })?;
-        Ok((Session { client, id: event.text("session").to_owned() }, talk))
+        let id = event.text("session").to_owned();
+        let listed = if self.policy == Policy::Shared { self.shared_cell()? } else { id.clone() };
+        Ok((Session { client, id, listed }, talk))
+    }
+
+    /// The name of the only cell: that of the highest generation, if some edges have not noticed yet that they run it no more.
+    fn shared_cell(&self) -> anyhow::Result<String> {
+        let mut newest = None;
+        for edge in &self.cluster.edges[..EDGES] {
+            let list = sessions_of(&edge.client()?).unwrap_or_default();
+            let rows = list["sessions"].as_array().into_iter().flatten();
+            let running = rows.filter(|row| row["phase"] == "running" && row["cell"] == "shared");
+            newest = running
+                .map(|row| (generation(row), row["session"].as_str().map(str::to_owned)))
+                .fold(newest, |newest, row| newest.max(Some(row)));
+        }
+        newest.and_then(|(_, name)| name).context("no edge lists the cell that clients share")
     }
 
     /// Whether an event is from the agent or gate of this session, and about it.
@@ -415,7 +439,7 @@ impl Scene {
         let name = name["edge"].as_str().context("an edge has a name")?;
         let begun =
             Begun { from, to, logs: self.cluster.logs.end(), sent: self.machine(from)?.sent_bytes()? };
-        let path = format!("/v1/sessions/{}/move/{name}", session.id);
+        let path = format!("/v1/sessions/{}/move/{name}", session.listed);
         self.cluster.edges[from].client()?.json(Method::POST, &path)?;
         Ok(begun)
     }
@@ -439,7 +463,7 @@ fn sessions_of(client: &Admin) -> anyhow::Result<Value> {
 }
 
 fn row_of<'a>(list: &'a Value, session: &Session) -> Option<&'a Value> {
-    list["sessions"].as_array()?.iter().find(|row| row["session"] == session.id)
+    list["sessions"].as_array()?.iter().find(|row| row["session"] == session.listed)
 }
 
 /// The session's generation, which grows with each move.

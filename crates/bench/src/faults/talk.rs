@@ -8,8 +8,10 @@
 //! answer:    T pages digest | len bytes                          compared by the client
 //! ```
 //! So each question checks the state (the digest), the way to the server, and the way back. After a
-//! fault all later digests would be wrong if the cell had missed or repeated one message.
+//! fault all later digests would be wrong if the cell had missed or repeated one message. A cell that clients share sends the bytes to
+//! all of them: to this one, and to a [`Listener`].
 
+use super::listener::Listener;
 use super::model::{Model, Wrong, compare, stream};
 use crate::{peer, pinger};
 use anyhow::Context;
@@ -91,24 +93,37 @@ pub(super) struct Talk {
     wrong: Wrong,
     /// Why the conversation cannot continue.
     broken: Option<String>,
+    /// The cell's other client, if it has one.
+    listener: Option<Listener>,
 }
 
 impl Talk {
     /// Bytes of the cell's state, at least.
     pub(super) const STATE_BYTES: u64 = (PAGES as u64) << 12;
 
-    /// Connects, and fills the cell with state.
-    pub(super) fn start(address: SocketAddr) -> anyhow::Result<Self> {
+    /// Connects, and fills the cell with state. Where another client's address is given, that one is there before.
+    pub(super) fn start(address: SocketAddr, other: Option<SocketAddr>) -> anyhow::Result<Self> {
+        let listener = other.map(Listener::join).transpose()?;
         let model = Model::filled(PAGES, SEED);
         let mut stream = peer::connect(address)?;
         let answer = pinger::ask(&mut stream, b'B', model.bytes(), SEED)?;
         anyhow::ensure!(answer == (model.bytes(), model.checksum()), "the cell does not hold what it should");
-        Ok(Self { stream, model, at: 0, questions: 0, wrong: Wrong::default(), broken: None })
+        Ok(Self { stream, model, at: 0, questions: 0, wrong: Wrong::default(), broken: None, listener })
     }
 
     /// Whether the connection is still there and all received data was correct.
     pub(super) fn is_whole(&self) -> bool {
-        self.broken.is_none() && !self.wrong.any()
+        self.broken.is_none() && !self.wrong().any() && self.listener_lost().is_none()
+    }
+
+    /// Why the other client has lost its connection, if it has.
+    pub(super) fn listener_lost(&self) -> Option<String> {
+        self.listener.as_ref().and_then(Listener::why)
+    }
+
+    /// The cell's other client, if it has one.
+    pub(super) fn listener(&self) -> Option<&Listener> {
+        self.listener.as_ref()
     }
 
     /// `None` while the conversation can continue.
@@ -116,9 +131,11 @@ impl Talk {
         self.broken.as_deref()
     }
 
-    /// What was wrong with what this client received.
+    /// What was wrong with what the clients of this conversation received.
     pub(super) fn wrong(&self) -> Wrong {
-        self.wrong
+        let mut wrong = self.wrong;
+        wrong.add(self.listener.as_ref().map(Listener::wrong).unwrap_or_default());
+        wrong
     }
 
     /// Asks a small question; returns how long the answer took.
@@ -213,6 +230,9 @@ impl Talk {
     pub(super) fn check_state(&mut self) {
         if self.broken.is_some() {
             return;
+        }
+        if let Some(listener) = &self.listener {
+            listener.wait_for(self.at);
         }
         match pinger::ask(&mut self.stream, b'S', 0, 0) {
             Ok(answer) => {

@@ -83,21 +83,21 @@ fn costs_no_one_anything(part: &str, policies: usize) {
 
 #[test]
 fn a_killed_edge_costs_no_client_anything_under_any_policy() {
-    costs_no_one_anything("sigkill.mid-message", 7);
+    costs_no_one_anything("sigkill.mid-message", 8);
 }
 
 #[test]
 fn a_killed_backup_or_coordinator_costs_no_client_anything() {
-    costs_no_one_anything("sigkill.backup", 3);
-    costs_no_one_anything("sigkill.coordinator", 3);
+    costs_no_one_anything("sigkill.backup", 4);
+    costs_no_one_anything("sigkill.coordinator", 4);
 }
 
 #[test]
 fn an_edge_that_is_killed_while_it_moves_a_session_costs_no_client_anything() {
-    costs_no_one_anything("sigkill.mid-move", 7);
+    costs_no_one_anything("sigkill.mid-move", 8);
 }
 
 #[test]
 fn a_reset_of_an_edges_connections_costs_no_client_anything_and_keepers_are_found_again() {
-    costs_no_one_anything("reset.idle", 7);
+    costs_no_one_anything("reset.idle", 8);
 }
