@@ -187,7 +187,14 @@ impl EndState {
     /// Whether the time counts that its server is not reached, or its agent is away: an owner that may ask could reach it.
     fn waits_for_agent(&self, kept: u64) -> bool {
         let waits = |client: &ClientPort| matches!(client.phase, PortPhase::Away | PortPhase::Asked(_));
-        !self.is_cancelled() && self.is_askable(kept) && self.client.as_deref().is_some_and(waits)
+        let waits = self.client.as_deref().is_some_and(waits);
+        !self.is_cancelled() && self.is_askable(kept) && waits && !self.is_coming_back()
+    }
+
+    /// Whether the end of a server that was reached has promised, and may take its time to send what it keeps.
+    fn is_coming_back(&self) -> bool {
+        let is_asked = |client: &ClientPort| matches!(client.phase, PortPhase::Asked(_));
+        self.promised.is_some() && !self.is_connecting() && self.client.as_deref().is_some_and(is_asked)
     }
 
     fn is_askable(&self, kept: u64) -> bool {
@@ -205,10 +212,7 @@ impl EndState {
         if !asking.may_ask || !self.is_askable(asking.kept) {
             return None;
         }
-        // An end that has come back may take its time to send what it keeps.
-        let answers = matches!(client.phase, PortPhase::Asked(_)) && self.promised.is_some();
-        let late = connection.waited_ns >= connection.patience_ns(asking.linger_ns);
-        let late = late && !(answers && connection.is_reached);
+        let late = connection.waited_ns >= connection.patience_ns(asking.linger_ns) && !self.is_coming_back();
         match client.phase {
             PortPhase::Away | PortPhase::Asked(_) if late => Some((0, ConnectionStep::GiveUp)),
             PortPhase::Away => Some((connection.asked_before_ns(ASK_AGAIN_NS), ConnectionStep::Ask)),

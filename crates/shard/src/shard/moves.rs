@@ -69,7 +69,6 @@ impl Shard {
         self.sessions.rearm(now.mono_ns, id);
         let keeper = replaced.keeper();
         self.change_over(now, id, keeper, out);
-        self.regroup_changed(now, id, &replaced, false);
         self.moves_no_more(now, id, keeper, out);
     }
 
@@ -387,7 +386,9 @@ impl Shard {
         let Some(session) = self.sessions.get_mut(id) else { return };
         let Some(moving) = session.moving.take() else { return };
         self.change_over(now, id, moving.keeper(), out);
-        self.regroup_changed(now, id, &moving, why.is_none());
+        if why.is_none() {
+            self.regroup_changed(now, id, &moving);
+        }
         if !why.is_some_and(|why| self.moves_elsewhere(now, id, &moving, why, out)) {
             self.report_move(now, id, &moving, why, out);
             self.with_owner(now, id, out, |owner, effects| {

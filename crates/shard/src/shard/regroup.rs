@@ -173,13 +173,9 @@ impl Shard {
         is_other
     }
 
-    /// The backup of a session has moved, or was not to move after all. Meanwhile it may match another policy, or its policy name another
-    /// edge than when that began.
-    pub(super) fn regroup_changed(&mut self, now: Now, id: SessionId, moving: &Move, _: bool) {
-        if !moving.is_of_backup() {
-            return;
-        }
-        // Where an operator wants it, it stays.
+    /// The backup of a session has moved. Meanwhile the session may match another policy, or its policy name another edge than when that
+    /// began. Where an operator wants the backup, it stays. What has failed is tried again later and later.
+    pub(super) fn regroup_changed(&mut self, now: Now, id: SessionId, moving: &Move) {
         if moving.is_of_policy() {
             self.groups.of_session(id).into_iter().for_each(|name| self.regroup.look(now.mono_ns, name));
         }

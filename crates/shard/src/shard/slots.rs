@@ -51,7 +51,8 @@ impl Shard {
         let is_of_use = |cell: &SessionId| !self.is_of_past(slot, *cell) && self.is_in_group(*cell);
         if let Some(cell) = self.cell_here(wanted).filter(is_of_use) {
             let cell = self.may_join(now, wanted, cell, out)?;
-            if !hello.fresh || !self.sessions.is_over(now.mono_ns, cell) {
+            // A cell for all clients goes on without any.
+            if !hello.fresh || wanted.key.is_none() || !self.sessions.is_over(now.mono_ns, cell) {
                 return Ok(cell);
             }
             return match self.groups.of_session(cell) {

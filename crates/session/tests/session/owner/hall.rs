@@ -375,6 +375,10 @@ impl Hall {
         self.step(|owner, now, out| owner.tick(now, out));
         self.now.mono_ns += ns;
         self.step(|owner, now, out| owner.tick(now, out));
+        // What the last tick has made due is done by the next one. Else a shard would do nothing but ticks.
+        self.step(|owner, now, out| owner.tick(now, out));
+        let (due_ns, now_ns) = (self.edge.owner.due_ns(), self.now.mono_ns);
+        assert!(due_ns.is_none_or(|due_ns| due_ns > now_ns), "what was due is done: {due_ns:?} at {now_ns}");
     }
 
     /// A frame reaches the end of a client, whose answers reach the owner.

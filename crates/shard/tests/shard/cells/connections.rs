@@ -275,6 +275,26 @@ fn a_cell_that_is_over_waits_for_a_server_that_takes_nothing_only_for_the_linger
 }
 
 #[test]
+fn the_cell_of_all_clients_goes_on_without_any_whatever_its_server_takes() {
+    let mut world = World::new(2, BackupForm::Log);
+    let one = world.joins(0);
+    let server = world.serves(0);
+    world.runs(LONG_MS);
+    world.says(one, "connect");
+    world.runs(100);
+    world.behaves(server, Manner::IsFull);
+    world.says(one, "goodbye");
+    world.closes(one);
+    world.runs(2 * LINGER_MS);
+    let two = world.joins(0);
+    world.runs(100);
+    world.says(two, "on");
+    world.runs(100);
+    assert!(heard(&world, two, "on"));
+    assert_ne!(world.heard(two)[0], "1 joins", "it has joined the cell that was there");
+}
+
+#[test]
 fn a_version_that_is_over_waits_for_a_server_that_takes_nothing_only_for_the_linger_time() {
     let mut world = World::new(2, BackupForm::Log);
     let one = world.joins(0);
