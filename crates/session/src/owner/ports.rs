@@ -328,7 +328,7 @@ impl Owner {
     }
 
     /// Everything up to this log offset is at the backup, or need not be: ends whose promise is logged before it are told that this owner
-    /// goes on.
+    /// goes on. They are to be looked at when they have been sent what may leave: one may have had everything when it went away.
     pub(super) fn link_ports(&mut self, now: Now, log_offset: u64, out: &mut Vec<OwnerEffect>) {
         self.ends.ports_kept(log_offset);
         if self.ends.ports.is_none() || self.phase() != OwnerPhase::Running {
@@ -338,7 +338,6 @@ impl Owner {
         let session_ns = self.runner.session_ns(now, &self.log);
         let (window, tag) = (self.ends.share.window(), self.log.tag());
         let clients = self.ends.paused_clients();
-        let mut is_any = false;
         let confirming: Vec<Port> = self.ends.queues().confirming.iter().copied().collect();
         for port in confirming {
             let Some(index) = self.ends.index(port) else { continue };
@@ -350,7 +349,6 @@ impl Owner {
             }
             (client.phase, client.again) = (PortPhase::Linked, 0);
             client.connection.iter_mut().for_each(|connection| connection.linked());
-            is_any = true;
             side.channel = Some(channel);
             let is_paused = self.state.pauses().stops(side.port, clients);
             let credit = side.begin_credit(window, is_paused);
@@ -362,10 +360,6 @@ impl Owner {
             let sent = self.epochs.kept().mark(side.port).took;
             let truncate = Truncate { channel, log_offset: 0, tag: [0; 8], sent };
             out.push(OwnerEffect::Send(side.port, truncate.into()));
-        }
-        if is_any {
-            // It may have had everything when it went away.
-            self.look_at_clients(now, out);
         }
     }
 

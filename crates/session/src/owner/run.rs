@@ -184,8 +184,12 @@ impl Owner {
             self.protect_if_between(now, out);
             self.open_to_end(out);
             self.checkpoint_if_due(out);
+            // With a backup they are looked at when it has confirmed something.
+            if self.runs_alone() {
+                self.look_at_clients(now, out);
+            }
         }
-        goes_on
+        self.phase() == OwnerPhase::Running
     }
 
     /// A shared cell sent something to this session in a handler of another session's input. Nothing of it is logged:

@@ -1,6 +1,7 @@
 //! Clients of a protected cell that take nothing. Only what may leave counts against them, whatever else waits for the backup.
 
 use crate::owner::hall::Hall;
+use marram_session::owner::BackupForm;
 use marram_wire::{
     frame::Code,
     limits::{OUTPUT_WINDOW, UNSENT_SHARED_MAX, charge},
@@ -80,5 +81,36 @@ fn a_client_leaves_also_if_something_waits_for_the_backup_all_the_time() {
     let number = hall.ends_epoch().expect("it is new");
     speaks(&mut hall, ann);
     hall.confirmed(number);
+    has_left(hall, ann, bob);
+}
+
+#[test]
+fn a_client_leaves_also_if_there_is_no_backup() {
+    let mut hall = Hall::alone(BackupForm::Log);
+    let (ann, bob) = (hall.joins("a"), hall.joins("b"));
+    hall.slow = Some(bob);
+    for _ in 0..SENT + WAITING {
+        hall.says(ann, &long());
+        none_has_left(&hall, "it is not too much");
+    }
+    hall.says(ann, &long());
+    has_left(hall, ann, bob);
+}
+
+#[test]
+fn what_is_confirmed_at_once_is_sent_before_it_counts() {
+    let (mut hall, ann, bob) = hall();
+    // One that has heard much says nothing until its end has that, so others come.
+    for _ in 0..SENT + WAITING {
+        hall.joins(&long());
+        hall.takes_feed();
+    }
+    none_has_left(&hall, "all of it waits for the backup");
+    hall.settles();
+    none_has_left(&hall, "no more waits for any of them than may");
+    let is_long = |line: &&String| line.len() as u64 > LINE / 2;
+    assert_eq!(hall.heard(ann).iter().filter(is_long).count() as u64, SENT + WAITING);
+    speaks(&mut hall, ann);
+    hall.settles();
     has_left(hall, ann, bob);
 }
