@@ -161,10 +161,12 @@ fn try_all(workshop: &Workshop, chosen: &[&Mutation]) -> io::Result<usize> {
     Ok(survivors.len())
 }
 
-/// The seeds that reach a mutation, as an argument of `marram-sim`.
+/// The seeds that reach a mutation, as an argument of `marram-sim`. Those with few events come first: any of them may fail, and some take
+/// as long as a thousand others.
 fn that_reach(mutation: &Mutation, reached: &[Reached]) -> String {
-    let reaching = reached.iter().filter(|it| it.mutations.contains(&mutation.number));
-    reaching.map(|it| it.seed.to_string()).collect::<Vec<_>>().join(",")
+    let mut reaching: Vec<_> = reached.iter().filter(|it| it.mutations.contains(&mutation.number)).collect();
+    reaching.sort_by_key(|it| it.events);
+    reaching.iter().map(|it| it.seed.to_string()).collect::<Vec<_>>().join(",")
 }
 
 /// Does something for each, in several threads; the results are in order.

@@ -3,7 +3,8 @@
 //! ```text
 //! MARRAM_MUTANT=7      the switch of mutation 7 is on                       a mutant
 //! MARRAM_MUTANT=0      all are off                                          the sources
-//! MARRAM_MUTANT=trace  all are off; "seed 12 reached 3,7" behind each seed  which seeds can tell a mutant from the sources
+//! MARRAM_MUTANT=trace  all are off; "seed 12 with 900 reached 3,7" behind each seed, 900 are its events
+//!                                                                           which seeds can tell a mutant from the sources
 //! ```
 //! A seed that never asks a mutation's switch runs with this mutation exactly as without it. So it need not be run, and a
 //! mutation of a rare rule costs as many runs as seeds reach the rule.
@@ -50,11 +51,11 @@ pub fn mutant(number: u32) -> bool {
 }
 
 #[doc(hidden)]
-pub fn say_reached(seed: u64) {
+pub fn say_reached(seed: u64, events: u64) {
     if matches!(*SELECTED, Selected::Trace) {
         let reached = REACHED.take();
         let numbers = reached.iter().enumerate().filter(|(_, is)| **is).map(|(at, _)| std::string::ToString::to_string(&at));
-        std::println!("seed {seed} reached {}", numbers.collect::<std::vec::Vec<_>>().join(","));
+        std::println!("seed {seed} with {events} reached {}", numbers.collect::<std::vec::Vec<_>>().join(","));
     }
 }
 "#;
@@ -66,14 +67,15 @@ pub(super) const SIMULATOR: [[&str; 3]; 2] = [
     [
         "crates/sim/src/batch.rs",
         "let mut outcome = run(seed, false);",
-        "let mut outcome = run(seed, false); marram_wire::say_reached(seed);",
+        "let mut outcome = run(seed, false); marram_wire::say_reached(seed, outcome.events);",
     ],
 ];
 
-/// A seed, and the numbers of the mutations whose switch it asks.
+/// A seed, how many events it has, and the numbers of the mutations whose switch it asks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Reached {
     pub(super) seed: u64,
+    pub(super) events: u64,
     pub(super) mutations: Vec<u32>,
 }
 
@@ -86,7 +88,8 @@ pub(super) fn reached(output: &str) -> Vec<Reached> {
 
 /// What a line of [`SOURCE`] says, if it is one.
 fn line(line: &str) -> Option<Reached> {
-    let (seed, numbers) = line.strip_prefix("seed ")?.split_once(" reached ")?;
+    let (seed, rest) = line.strip_prefix("seed ")?.split_once(" with ")?;
+    let (events, numbers) = rest.split_once(" reached ")?;
     let mutations = numbers.split(',').filter_map(|number| number.parse().ok()).collect();
-    Some(Reached { seed: seed.parse().ok()?, mutations })
+    Some(Reached { seed: seed.parse().ok()?, events: events.parse().ok()?, mutations })
 }

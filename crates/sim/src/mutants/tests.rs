@@ -47,9 +47,10 @@ fn what_the_copy_changes_in_the_simulator_is_where_it_was() {
 
 #[test]
 fn a_run_says_which_mutations_its_seeds_reach() {
-    let output = "seed 8 reached 2,170\nseed 7 reached \nseed 9 FAILED: E1: no\n8 passed, 1 failed\n";
-    let reached: Vec<_> = switch::reached(output).into_iter().map(|it| (it.seed, it.mutations)).collect();
-    assert_eq!(reached, [(7, vec![]), (8, vec![2, 170])]);
+    let output =
+        "seed 8 with 900 reached 2,170\nseed 7 with 12 reached \nseed 9 FAILED: E1: no\n8 passed, 1 failed\n";
+    let reached = switch::reached(output).into_iter().map(|it| (it.seed, it.events, it.mutations));
+    assert_eq!(reached.collect::<Vec<_>>(), [(7, 12, vec![]), (8, 900, vec![2, 170])]);
     for word in [switch::VARIABLE, switch::TRACE] {
         assert!(switch::SOURCE.contains(&format!("\"{word}\"")), "{word}");
     }
