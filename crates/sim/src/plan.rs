@@ -16,11 +16,13 @@ mod epochs;
 mod faults;
 mod hall;
 mod lag;
+mod late_hello;
 mod learning;
 mod liar;
 mod moves;
 mod opening;
 mod partial;
+mod recalls;
 mod renewal;
 mod replay;
 mod talk;
@@ -376,6 +378,8 @@ impl Plan {
                 elastic::prepare(&mut plan);
                 changes::prepare(&mut plan);
                 ahead::prepare(&mut plan);
+                recalls::prepare(&mut plan);
+                late_hello::prepare(&mut plan);
             }
         }
         plan
