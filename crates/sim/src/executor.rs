@@ -28,7 +28,7 @@ use cache::{Reader, SimulatedCache};
 use memory::{Memory, PAGES};
 use pauses::Pauses;
 pub(crate) use replay::play;
-pub(crate) use restoring::Restoring;
+pub(crate) use restoring::{Copied, Restoring};
 use restoring::{Restored, apply, fingerprint, tampered};
 use stages::Stages;
 use tasks::Tasks;
@@ -200,7 +200,7 @@ struct Cell {
     /// Sections of the last copy, until they are sealed. `Copy` and `Checkpoint` are two requests,
     /// because a real shard copies at a message boundary and seals later. What happens in between
     /// must not change the copy.
-    copied: Option<Vec<u8>>,
+    copied: Option<(Vec<u8>, Copied)>,
 }
 
 /// The cells of one shard.
@@ -356,6 +356,8 @@ impl Cells {
             }
             (CheckpointBase::Image, _) => self.habits.with_ballast(FULL, &[&state]),
         };
+        let on = on.as_deref().filter(|_| matches!(base, CheckpointBase::Previous | CheckpointBase::Full));
+        let copied = Copied { state: fingerprint(&state), on: on.map(fingerprint) };
         // Also after a full copy: the next delta builds on what was copied last, whatever its kind.
         if base == CheckpointBase::Image {
             cell.full = Some(state.clone());
@@ -366,8 +368,14 @@ impl Cells {
         #[cfg(feature = "wasm")]
         cell.save_twin(base, &mut sections, past);
         let _ = &mut sections;
-        cell.copied = Some(sections);
+        cell.copied = Some((sections, copied));
         prepared
+    }
+
+    /// What was copied of a cell and is not sealed yet.
+    pub(crate) fn copied(&self, id: CellId) -> Option<(SessionId, Copied)> {
+        let cell = self.cells.get(&id)?;
+        Some((cell.session, cell.copied.as_ref()?.1))
     }
 
     /// Seals the copied state in the form in which an end stores it.
@@ -376,7 +384,7 @@ impl Cells {
     /// If nothing was copied, or the cell is gone.
     pub(crate) fn checkpoint(&mut self, id: CellId, header: &Header, seal: &Seal) -> Result<Bytes, String> {
         let copied = self.cells.get_mut(&id).and_then(|cell| cell.copied.take());
-        let sections = copied.ok_or("there is no copy of the cell")?;
+        let (sections, _) = copied.ok_or("there is no copy of the cell")?;
         Ok(seal.seal_checkpoint(header.number, header::join(header, &sections)).into())
     }
 

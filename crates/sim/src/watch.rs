@@ -19,13 +19,17 @@ mod channels;
 mod clocks;
 mod feeds;
 mod halls;
+mod lists;
+mod pairs;
 mod rare;
+mod stale;
 
 pub(crate) use feeds::Keeper;
 pub use rare::{Counts, Rare};
+pub(crate) use stale::Stale;
 
 use crate::{
-    executor::Seen,
+    executor::{Copied, Seen},
     plan::{Moment, Service},
     position::ShardPosition,
 };
@@ -34,13 +38,15 @@ use bounds::Bounds;
 use clocks::Clocks;
 use feeds::Feeds;
 use halls::Halls;
+use lists::Lists;
 use marram_session::cell::{CellId, CheckpointBase, Ran, RunOutcome};
 use marram_shard::api::WitnessMode;
 use marram_wire::{
-    frame::{Chosen, Code, Frame, Hello, Keeps, Live, Promise, Promised, Sender},
+    frame::{Chosen, Code, Frame, Hello, Keeps, Live, Promise, Promised},
     header::Header,
-    id::{Generation, SessionId},
+    id::{Generation, HostId, SessionId},
 };
+use pairs::Pairs;
 use std::collections::BTreeMap;
 
 /// The kind of machine that sends or receives.
@@ -60,16 +66,6 @@ pub(crate) struct Observation {
     pub(crate) agent: Option<usize>,
 }
 
-/// What a frame must not change: it is of an older generation, or of a channel that is over for its receiver.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Stale {
-    pub(crate) session: SessionId,
-    /// If an end receives it: whether it is the server's.
-    pub(crate) server: bool,
-    /// Which machine receives it.
-    rare: Rare,
-}
-
 /// What a channel belongs to: the session, the end, and, since its promise, the generation.
 /// A channel serves one attempt of one end.
 #[derive(Clone, Copy, Debug)]
@@ -81,6 +77,8 @@ struct Bound {
     live: Option<Generation>,
     /// What the end keeps.
     keeps: Keeps,
+    /// The agent of the other end.
+    peer: Option<HostId>,
 }
 
 /// One attempt to own a session, as seen in its frames. Flags and offsets in pairs: index 0 is the
@@ -106,6 +104,8 @@ struct Attempt {
     is_sent: bool,
     /// Its shard died: it cannot go on.
     dead: bool,
+    /// Whether an end was asked for a promise to an owner that an operator has chosen.
+    assigned: bool,
     /// Whether its app has a witness, and it is not the first attempt of the session.
     witnessed: bool,
     /// Set if the opener was a standby for another owner's cell: how much of the log it had received.
@@ -171,6 +171,8 @@ pub struct Watch {
     bounds: Bounds,
     clocks: Clocks,
     halls: Halls,
+    lists: Lists,
+    pairs: Pairs,
     pub(crate) abandoned: Abandoned,
 }
 
@@ -222,6 +224,12 @@ impl Watch {
         last.position.filter(|_| !last.dead)
     }
 
+    /// Whether a shard, which opened the newest attempt to own a session, told its ends that an operator has chosen it.
+    pub(crate) fn is_assigned(&self, session: SessionId, to: ShardPosition) -> Option<bool> {
+        let newest = self.sessions.get(&session)?.attempts.values().next_back()?;
+        (newest.position == Some(to)).then_some(newest.assigned)
+    }
+
     /// A shard's process died.
     pub(crate) fn died(&mut self, position: ShardPosition) {
         for attempt in self.sessions.values_mut().flat_map(|track| track.attempts.values_mut()) {
@@ -232,6 +240,8 @@ impl Watch {
     /// An agent's process died, with what its ends had promised. Another process of it is another agent.
     pub(crate) fn agent_died(&mut self, agent: usize) {
         self.promised_by.retain(|(of, ..), _| *of != agent);
+        self.lists.agent_died(agent);
+        self.pairs.agent_died(agent);
     }
 
     /// What an edge may let an end have in flight.
@@ -254,6 +264,9 @@ impl Watch {
         frame: &Frame,
     ) {
         let before = self.sights.len();
+        if side == PeerSide::Agent {
+            self.keeps_checkpoints((wire, agent), frame);
+        }
         match (side, frame) {
             (PeerSide::Agent, Frame::Hello(hello)) => {
                 self.see(Moment::Hello, Some(position));
@@ -320,6 +333,20 @@ impl Watch {
         self.counts.add(Rare::CheckpointEarly, std::mem::take(&mut self.bounds.early));
     }
 
+    /// An end says what it keeps. One that lies may say anything.
+    fn keeps_checkpoints(&mut self, (wire, agent): (usize, usize), frame: &Frame) {
+        let channel = match frame {
+            Frame::Promised(promised) => promised.channel,
+            Frame::Stored(stored) => stored.channel,
+            _ => return,
+        };
+        let bound = self.channels.get(&(wire, channel)).filter(|_| self.bounds.ignored.is_empty());
+        if let Some(Bound { session, server, .. }) = bound {
+            let wrong = self.lists.sent(wire, (agent, *session, *server), frame);
+            self.bounds.broken = wrong.or(self.bounds.broken.take());
+        }
+    }
+
     /// An edge tells an end that it goes on.
     fn chosen_told(&mut self, now_ns: u64, wire: usize, position: ShardPosition, chosen: &Chosen) {
         self.choose(wire, chosen.channel);
@@ -340,7 +367,7 @@ impl Watch {
     ///
     /// Checks I1 (ever newer promises) and the end's part of I13.
     fn promised_by(&mut self, wire: usize, agent: usize, promised: &Promised) {
-        let Some(Bound { session, server, generation: Some(generation), live, keeps }) =
+        let Some(Bound { session, server, generation: Some(generation), live, keeps, peer }) =
             self.channels.get(&(wire, promised.channel))
         else {
             return;
@@ -353,6 +380,10 @@ impl Watch {
             let what = format!("an end of {session:?} that promised {before} promises {generation} later");
             self.bounds.broken = Some(what);
         }
+        if self.bounds.ignored.is_empty() {
+            let wrong = self.pairs.promised((agent, *session, *server), *peer);
+            self.bounds.broken = wrong.or(self.bounds.broken.take());
+        }
         // The end of a session that is protected only while it moves goes back to the last generation with a log.
         let last =
             if *keeps == Keeps::Nothing { self.chosen_at.get(&(*session, *server)).copied() } else { before };
@@ -362,74 +393,6 @@ impl Watch {
             let what = format!("an end of {session:?} takes a cell of {live:?} for the one of {last:?}");
             self.bounds.broken = Some(what);
         }
-    }
-
-    /// Whether the receiver of an arriving frame knows a newer generation than the frame's.
-    ///
-    /// The frame is then given to the machine between two looks at it (`world::stale`): I3 and I4.
-    /// `wire` names the connection, `agent` the process at its end, `side` the receiver.
-    pub(crate) fn stale(
-        &mut self,
-        (wire, agent): (usize, usize),
-        side: PeerSide,
-        position: ShardPosition,
-        frame: &Frame,
-    ) -> Option<Stale> {
-        let sender = if side == PeerSide::Edge { Sender::End } else { Sender::Edge };
-        if matches!(frame, Frame::Hello(_) | Frame::Promise(_)) {
-            return None;
-        }
-        let Bound { session, server, generation, .. } =
-            *self.channels.get(&(wire, frame.channel(sender)?))?;
-        let generation = generation?;
-        let newest = match side {
-            PeerSide::Agent => *self.promised_by.get(&(agent, session, server))?,
-            PeerSide::Edge => *self.opened.get(&(position, session))?,
-        };
-        // A shard that has abandoned a session may open a lower generation than before, when it is asked again.
-        if generation == newest || (side == PeerSide::Agent && generation > newest) {
-            return None;
-        }
-        let rare = if side == PeerSide::Agent { Rare::StaleAtEnd } else { Rare::StaleAtOwner };
-        Some(self.count_stale(rare, session, server))
-    }
-
-    /// As [`Self::stale`], for a frame of an owner that reaches a keeper. `is_open` tells which wires the keeper still has.
-    pub(crate) fn stale_for_keeper(
-        &mut self,
-        keeper: Keeper,
-        wire: usize,
-        frame: &Frame,
-        is_open: impl Fn(usize) -> bool,
-    ) -> Option<Stale> {
-        let session = self.feeds.stale_for_keeper(keeper, wire, frame, is_open)?;
-        let rare = if keeper == Keeper::Recorder { Rare::StaleAtRecorder } else { Rare::StaleAtStandby };
-        Some(self.count_stale(rare, session, false))
-    }
-
-    /// As [`Self::stale`], for a frame of a keeper that reaches the shard which asked it.
-    pub(crate) fn stale_for_owner(&mut self, wire: usize, frame: &Frame) -> Option<Stale> {
-        let (session, is_recall) = self.feeds.stale_for_owner(wire, frame)?;
-        let rare = if is_recall { Rare::StaleRecall } else { Rare::StaleFromKeeper };
-        Some(self.count_stale(rare, session, false))
-    }
-
-    /// Counts a stale frame.
-    fn count_stale(&mut self, rare: Rare, session: SessionId, server: bool) -> Stale {
-        self.counts.add(rare, 1);
-        Stale { session, server, rare }
-    }
-
-    /// Whether the effect of one more stale frame of this kind is checked in this seed: each check takes long.
-    pub(crate) fn looks_at(&self, stale: Stale, frame: &Frame) -> bool {
-        const LOOKS_MAX: usize = 3;
-        let kind = (stale.rare, std::mem::discriminant(frame));
-        self.looked_at.iter().filter(|looked| **looked == kind).count() < LOOKS_MAX
-    }
-
-    /// The effect of a stale frame of this kind is checked.
-    pub(crate) fn looked_at(&mut self, stale: Stale, frame: &Frame) {
-        self.looked_at.push((stale.rare, std::mem::discriminant(frame)));
     }
 
     /// The shard of an owner sends a frame to a keeper.
@@ -532,6 +495,9 @@ impl Watch {
         violations: &mut Vec<String>,
     ) {
         self.chosen_last = None;
+        if side == PeerSide::Agent {
+            self.lists.arrived(wire, frame);
+        }
         match (side, frame) {
             (PeerSide::Edge, Frame::Promised(promised)) => self.promised(wire, promised),
             (PeerSide::Agent, Frame::Chosen(chosen)) => self.chosen(wire, chosen.channel),
@@ -548,7 +514,7 @@ impl Watch {
         let (session, server) = (hello.session, hello.server);
         self.channels.insert(
             (wire, hello.channel),
-            Bound { session, server, generation: None, live: None, keeps: Keeps::All },
+            Bound { session, server, generation: None, live: None, keeps: Keeps::All, peer: None },
         );
         if hello.fresh {
             return;
@@ -567,7 +533,8 @@ impl Watch {
         let server = !promise.server.is_empty();
         let (session, generation) = (promise.session, promise.generation);
         let live = promise.live.as_ref().map(|live| live.generation);
-        let bound = Bound { session, server, generation: Some(generation), live, keeps: promise.keeps };
+        let (keeps, peer) = (promise.keeps, promise.peer);
+        let bound = Bound { session, server, generation: Some(generation), live, keeps, peer };
         self.channels.insert((wire, promise.channel), bound);
         self.opened.insert((position, session), generation);
         self.feeds.promise(position, promise);
@@ -613,8 +580,16 @@ impl Watch {
         self.counts.add(Rare::StandbyAsked, u64::from(stood.is_some()));
         self.counts.add(Rare::StandbyLed, u64::from(stood.is_some() && track.asked == [false; 2]));
         let witnessed = promise.app == Service::Alone.name() && !promise.fresh;
-        let attempt =
-            Attempt { position: Some(position), ends, stood, stood_for, witnessed, ..Attempt::default() };
+        let assigned = promise.assigned;
+        let attempt = Attempt {
+            position: Some(position),
+            ends,
+            stood,
+            stood_for,
+            witnessed,
+            assigned,
+            ..Attempt::default()
+        };
         track.attempts.insert(generation, attempt);
         self.owner = Some(position);
     }
@@ -726,8 +701,18 @@ impl Watch {
     }
 
     /// An executor sealed a checkpoint.
-    pub(crate) fn sealed(&mut self, position: ShardPosition, header: &Header) {
+    pub(crate) fn sealed(
+        &mut self,
+        position: ShardPosition,
+        header: &Header,
+        copied: Option<(SessionId, Copied)>,
+    ) {
         self.see(Moment::Checkpoint, Some(position));
+        if let Some((session, copied)) = copied
+            && let Some(generation) = self.opened.get(&(position, session))
+        {
+            self.lists.sealed((session, *generation, header.number), copied);
+        }
         let awaited = header.locks.0.iter().any(|lock| !lock.waiting.0.is_empty());
         self.counts.add(Rare::TaskPendingAtCheckpoint, u64::from(!header.tasks.0.is_empty()));
         self.counts.add(Rare::LockAwaitedAtCheckpoint, u64::from(awaited));

@@ -153,8 +153,10 @@ enum EventTarget {
     NoMachine,
 }
 
-/// One seed of so many checks the invariants of its machines, which takes as long as there are messages.
+/// One seed of so many checks the invariants of its agents and shards after each step, which takes as long as there are messages.
 const INVARIANTS_EVERY: u64 = 8;
+/// The other seeds check them after one step of so many of each machine: most rules, once broken, stay so for a while.
+const INVARIANTS_SAMPLED: u64 = 24;
 
 /// The world of one seed.
 #[derive(Debug)]
@@ -200,8 +202,8 @@ pub(crate) struct World {
     ahead: ahead::Ahead,
     trace: Trace,
     violations: Vec<String>,
-    /// Whether agents and shards check their invariants after each step, which makes a seed several times slower.
-    checks_invariants: bool,
+    /// After how many steps of an agent or a shard its invariants are checked; after each one makes a seed several times slower.
+    checked_each: u64,
 }
 
 /// A fault that waits for its moment.
@@ -271,7 +273,7 @@ impl World {
             ahead: ahead::Ahead::default(),
             trace: Trace::new(verbose),
             violations: Vec::new(),
-            checks_invariants: plan.seed.is_multiple_of(INVARIANTS_EVERY) && !plan.keeps_many_messages(),
+            checked_each: checked_each(&plan),
             plan,
         };
         world.watch.bound_inputs(memory::input_window(&world.plan));
@@ -636,6 +638,15 @@ fn brief(frame: &Frame) -> String {
             chosen.credit
         ),
         other => format!("{other:?}"),
+    }
+}
+
+/// After how many steps of a machine its invariants are checked. Where there are very many messages, never.
+fn checked_each(plan: &Plan) -> u64 {
+    match plan.seed.is_multiple_of(INVARIANTS_EVERY) {
+        _ if plan.keeps_many_messages() => u64::MAX,
+        true => 1,
+        false => INVARIANTS_SAMPLED,
     }
 }
 

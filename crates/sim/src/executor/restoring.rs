@@ -186,6 +186,15 @@ impl List {
     }
 }
 
+/// What was copied for a checkpoint, by fingerprints.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Copied {
+    /// The state.
+    pub(crate) state: [u8; 8],
+    /// The state on which it builds, if it is a delta.
+    pub(crate) on: Option<[u8; 8]>,
+}
+
 /// Identifies the state that a delta builds on.
 pub(super) fn fingerprint(state: &[u8]) -> [u8; 8] {
     let mut bytes = [0; 8];

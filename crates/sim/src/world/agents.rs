@@ -61,6 +61,8 @@ pub(crate) struct AgentNode {
     sessions: BTreeMap<SessionId, bool>,
     /// Sessions that asked for their home shard, and that shard.
     pub(super) homeward: BTreeMap<SessionId, Target>,
+    /// Steps of its machines.
+    steps: u64,
     /// How often its sessions were slowed.
     slowed: u64,
     /// The session that last got an owner here.
@@ -111,6 +113,7 @@ impl AgentNode {
             accepted: 0,
             sessions: BTreeMap::new(),
             homeward: BTreeMap::new(),
+            steps: 0,
             slowed: 0,
             last_owned: None,
             learned: LearnedPlaces::default(),
@@ -240,7 +243,8 @@ impl World {
         asked.into_iter().for_each(|liar| liar.hear(&input));
         machine.step(now_ns + node.origin_ns, input, &mut out);
         self.trace.collect(now_ns, || format!("A{agent}"));
-        if self.checks_invariants
+        node.steps += 1;
+        if node.steps.is_multiple_of(self.checked_each)
             && let Err(broken) = machine.invariants()
         {
             self.violations.push(format!("A{agent}: {broken}"));

@@ -52,7 +52,10 @@ impl World {
     pub(crate) fn settle_shard(&mut self, position: ShardPosition) {
         self.shard_mut(position).unsettled = false;
         self.drive_shard(position, Shard::settle);
-        if self.checks_invariants
+        let each = self.checked_each;
+        let node = self.shard_mut(position);
+        let has_ended_move = std::mem::take(&mut node.ended_move);
+        if (has_ended_move || node.handled.is_multiple_of(each))
             && let Some(Err(broken)) = self.shard(position).machine().map(Shard::invariants)
         {
             self.violations.push(format!("{position}: {broken}"));

@@ -248,7 +248,7 @@ impl World {
         node.client.step(now_ns, input, &mut out);
         let has_removed = node.client.figures().groups_removed > removed;
         self.watch.count_if(Rare::LeftoverRemoved, has_removed);
-        if self.checks_invariants
+        if self.checked_each == 1
             && let Err(broken) = node.client.invariants()
         {
             self.violations.push(format!("the coordinator's client of E{edge}: {broken}"));
@@ -329,7 +329,7 @@ impl World {
         }
         let Some(store) = &mut node.store else { return };
         let reply = store.apply(now_ns, request.clone());
-        if self.checks_invariants
+        if self.checked_each == 1
             && let Err(broken) = store.invariants()
         {
             self.violations.push(format!("the store: {broken}"));

@@ -48,6 +48,8 @@ const SAMPLE_TAG: u64 = 1 << 32;
 const KILL_TAG: u64 = 1 << 33;
 /// Tag of a request for the list of standbys.
 const LIST_TAG: u64 = 1 << 35;
+/// The end of what a shard notes of a move that gives way to another one.
+const REPLACES: &str = "replaces that";
 /// What an owner tells a hot standby that lags, before the number of entries.
 const TOO_SLOW: &str = "it replays too slowly";
 /// Tag of a request for a recording.
@@ -65,6 +67,8 @@ pub(crate) struct ShardNode {
     /// Inputs that it has handled, and whether the last ones belong to a batch that is not settled yet.
     pub(super) handled: u64,
     pub(super) unsettled: bool,
+    /// Whether a move has ended since its invariants were checked last: what is left of one is found right then.
+    pub(super) ended_move: bool,
     /// Origin of its monotonic clock: arbitrary, and another one for each process.
     pub(super) origin_ns: u64,
     cells: Cells,
@@ -128,6 +132,7 @@ impl EdgeNode {
             wake_ns: u64::MAX,
             handled: 0,
             unsettled: false,
+            ended_move: false,
             origin_ns: chance.below(1_000 * S),
             cells: Cells::new(habits),
             replay: ReplayJudge::default(),
@@ -334,7 +339,7 @@ impl World {
         let Some(control) = &mut self.edges[edge].control else { return };
         let mut out = Vec::new();
         control.step(input, &mut out);
-        if self.checks_invariants
+        if self.checked_each == 1
             && let Err(broken) = control.invariants()
         {
             self.violations.push(format!("the control of E{edge}: {broken}"));
@@ -352,7 +357,7 @@ impl World {
                 control::ControlOutput::TellWitness(saw) => self.tell_witness(edge, saw),
                 control::ControlOutput::StoreSeen(seen) => self.store_seen(edge, seen),
                 control::ControlOutput::Log(level, text) => {
-                    self.watch.count_if(Rare::MoveReplaced, text.ends_with("replaces that"));
+                    self.watch.count_if(Rare::MoveReplaced, text.ends_with(REPLACES));
                     self.trace.say(self.queue.now_ns(), || format!("E{edge} log {level:?}: {text}"));
                 }
                 control::ControlOutput::Drained => self.watch.count_if(Rare::EdgeDrained, true),
@@ -515,8 +520,14 @@ impl World {
     fn tell_control(&mut self, position: ShardPosition, message: &FromShard) {
         let message = FromShard::decode(message.to_bytes()).expect("shards speak this build's language");
         match &message {
-            FromShard::Note(note) => self.noted(position, note.session, &note.text),
-            FromShard::MoveOver(over) => self.move_over(position.edge, over),
+            FromShard::Note(note) => {
+                self.shard_mut(position).ended_move |= note.text.ends_with(REPLACES);
+                self.noted(position, note.session, &note.text);
+            }
+            FromShard::MoveOver(over) => {
+                self.shard_mut(position).ended_move = true;
+                self.move_over(position.edge, over);
+            }
             _ => {}
         }
         let shard = u8::try_from(position.shard).expect("a few shards");
@@ -574,8 +585,8 @@ impl World {
                 self.watch.copied(base);
             }
             ShardOutput::Checkpoint { cell, header, seal } => {
+                self.watch.sealed(position, &header, cells.copied(cell));
                 let result = cells.checkpoint(cell, &header, &seal);
-                self.watch.sealed(position, &header);
                 let number = header.number;
                 let delay_ns = self.chance.below(20 * self.plan.handler_ns);
                 let life = self.shard(position).life;

@@ -153,6 +153,13 @@ impl World {
             self.watch.count_if(Rare::MovedWithin, is_moved);
             self.watch.count_if(Rare::NotMovedWithin, !is_moved);
             let to = ShardPosition { edge, shard: usize::from(shard) };
+            if is_moved && self.watch.is_assigned(over.session, to) == Some(false) {
+                let what = format!(
+                    "{to} tells the ends of {}, which moved there, that they may fetch it back",
+                    over.session
+                );
+                self.violations.push(what);
+            }
             // It may have left that shard already.
             if is_moved && self.watch.owner_of(over.session) == Some(to) {
                 self.assigned.insert(over.session);
