@@ -210,7 +210,7 @@ fn a_slot_whose_cells_are_large_gets_its_next_backup_whatever_the_bandwidth() {
     for form in [BackupForm::Log, BackupForm::Pages] {
         let (mut world, [at, _, third], clients) = running(form);
         // Longer than a move may take, but for the bandwidth that it waits for.
-        (world.copy_size, world.copies) = (100 * PART, 0);
+        world.copy_size = 100 * PART;
         world.limits_moves(at, PART as u64);
         world.moves_backup(at, &format!("e{third}"));
         for minute in 0..3 {

@@ -87,7 +87,7 @@ fn a_session_changes_its_group_when_its_rate_crosses_the_limit_and_back() {
 #[test]
 fn a_session_that_crosses_the_limit_back_while_it_is_copied_gets_its_former_backup_again() {
     let mut world = World::with_own_cells(3, &[bulk(5_000, "e2"), policy("rest", 1_000, "e1")]);
-    (world.copy_size, world.copies) = (40 * PART, 0);
+    world.copy_size = 40 * PART;
     let clients: Vec<usize> = (0..2).map(|_| world.joins(0)).collect();
     world.runs(LONG_MS);
     // A part a second.

@@ -192,10 +192,6 @@ pub(crate) struct World {
     /// How many bytes the next one has, and what of the cells that are restored has arrived.
     pub(crate) copy_size: usize,
     parts: BTreeMap<CellId, Vec<u8>>,
-    /// Copies that edges have made of cells.
-    pub(crate) copies: usize,
-    /// An edge on which the app is not deployed when it starts.
-    lacks_app: Option<usize>,
     /// Whether an edge takes all that has arrived before it does what is due, as its processes do.
     takes_batches: bool,
     /// The wire and the channel of the last feed that has begun.
@@ -271,8 +267,6 @@ impl World {
             checkpoints: BTreeMap::new(),
             copy_size: COPY_MIN,
             parts: BTreeMap::new(),
-            copies: 0,
-            lacks_app: None,
             takes_batches: false,
             fed: None,
             confirmed: BTreeSet::new(),
@@ -301,9 +295,7 @@ impl World {
         edge.shard = Some(Shard::new(DomainSecret::from_material(b"the domain's"), entropy));
         (edge.cells, edge.wake_ns) = Default::default();
         self.tell(number, ToShard::Configure(self.configure(number, edges)));
-        if self.lacks_app != Some(number) {
-            self.deploys(number);
-        }
+        self.deploys(number);
         self.sees_store(number, 1);
     }
 
@@ -327,13 +319,6 @@ impl World {
     /// The app is deployed at an edge.
     pub(crate) fn deploys(&mut self, edge: usize) {
         self.tell(edge, ToShard::Deploy(self.app()));
-    }
-
-    /// An edge is started again, without the app.
-    pub(crate) fn restarts_without_app(&mut self, edge: usize) {
-        self.lacks_app = Some(edge);
-        self.kills(edge);
-        self.restarts(edge);
     }
 
     /// Another version of the app is deployed at an edge.
@@ -649,7 +634,6 @@ impl World {
             ShardOutput::Prepare { cell, .. } => self.reaches(number, ShardInput::Prepared { cell }),
             ShardOutput::Copy { cell, .. } => {
                 edge.copied = edge.cells[&cell].clone();
-                self.copies += 1;
             }
             ShardOutput::Checkpoint { cell, header, .. } => {
                 let (named, count) = (self.checkpoints.len() as u64, header.number);
