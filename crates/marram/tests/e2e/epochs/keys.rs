@@ -254,7 +254,7 @@ fn a_slot_whose_edges_do_not_come_back_is_given_up_with_all_of_its_cells() {
     let given_up = give_up(&halls.world, other, Some(0), &names);
     assert!(given_up.status.success(), "{given_up:?}");
     let text = String::from_utf8_lossy(&given_up.stdout);
-    assert!(text.contains("is lost") && names.iter().all(|name| text.contains(name)), "{text}");
+    assert!(text.contains("are lost") && names.iter().all(|name| text.contains(name)), "{text}");
     for guest in core::mem::take(&mut halls.guests).into_values().flatten() {
         until(|| guest.error(), || halls.world.cluster.logs.tail(400));
     }
