@@ -249,19 +249,30 @@ fn a_server_that_stops_the_cell_costs_its_connection_alone() {
     assert_eq!((world.ended(two), world.connects_to(server)), (None, 1));
 }
 
+/// A client has its cell connect to a server.
+fn connects(world: &mut World, client: usize) -> usize {
+    let server = world.serves(0);
+    world.runs(LONG_MS);
+    world.says(client, "connect");
+    world.runs(100);
+    server
+}
+
+/// The cell's last client leaves, when its server takes nothing of what the cell has said.
+fn leaves_it_full(world: &mut World, client: usize, server: usize) {
+    world.behaves(server, Manner::IsFull);
+    world.says(client, "goodbye");
+    world.closes(client);
+}
+
 #[test]
 fn a_cell_that_is_over_waits_for_a_server_that_takes_nothing_only_for_the_linger_time() {
     let mut world = World::with_keys(2, BackupForm::Log, 1);
     let (one, two) = (world.joins_cell(0, "a"), world.joins_cell(1, "b"));
-    let server = world.serves(0);
-    world.runs(LONG_MS);
-    world.says(one, "connect");
-    world.runs(100);
+    let server = connects(&mut world, one);
     let at = world.runs_at()[0];
     let cells = |world: &World| world.cells_at(at).len();
-    world.behaves(server, Manner::IsFull);
-    world.says(one, "goodbye");
-    world.closes(one);
+    leaves_it_full(&mut world, one, server);
     world.runs(LINGER_MS - 100);
     assert_eq!(cells(&world), 2, "the server may take it yet");
     world.runs(200);
@@ -278,13 +289,8 @@ fn a_cell_that_is_over_waits_for_a_server_that_takes_nothing_only_for_the_linger
 fn the_cell_of_all_clients_goes_on_without_any_whatever_its_server_takes() {
     let mut world = World::new(2, BackupForm::Log);
     let one = world.joins(0);
-    let server = world.serves(0);
-    world.runs(LONG_MS);
-    world.says(one, "connect");
-    world.runs(100);
-    world.behaves(server, Manner::IsFull);
-    world.says(one, "goodbye");
-    world.closes(one);
+    let server = connects(&mut world, one);
+    leaves_it_full(&mut world, one, server);
     world.runs(2 * LINGER_MS);
     let two = world.joins(0);
     world.runs(100);
@@ -298,14 +304,9 @@ fn the_cell_of_all_clients_goes_on_without_any_whatever_its_server_takes() {
 fn a_version_that_is_over_waits_for_a_server_that_takes_nothing_only_for_the_linger_time() {
     let mut world = World::new(2, BackupForm::Log);
     let one = world.joins(0);
-    let server = world.serves(0);
-    world.runs(LONG_MS);
-    world.says(one, "connect");
-    world.runs(100);
+    let server = connects(&mut world, one);
     (0..2).for_each(|edge| world.deploys_another(edge));
-    world.behaves(server, Manner::IsFull);
-    world.says(one, "goodbye");
-    world.closes(one);
+    leaves_it_full(&mut world, one, server);
     world.runs(LINGER_MS - 100);
     assert_eq!(world.runs_at().len(), 1);
     world.runs(200);
