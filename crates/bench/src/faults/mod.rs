@@ -187,6 +187,8 @@ fn converse(
         } else {
             let lost = talk.listener_lost().map(|why| format!("the listening client: {why}"));
             row.broken += usize::from(talk.why().is_some()) + usize::from(lost.is_some());
+            // As for the talking client, which counts its own.
+            row.wrong.lost += u64::from(lost.is_some());
             row.why = talk.why().map(str::to_owned).or(lost);
             let what = row.why.as_deref().unwrap_or("a wrong answer");
             progress(&format!(
