@@ -3,7 +3,7 @@
 //! ```text
 //! wait ─▶ on_event (mark what may be ready) ─▶ accept ─▶ work ─▶ deferred log lines if idle ─▶ wait
 //!
-//! work:  up to BATCH inputs, one a turn from each source: Agent::step ─▶ outputs are queued
+//! work:  up to BATCH inputs, and frames beside them, one a turn from each source: Agent::step ─▶ outputs are queued
 //!        timeouts ─▶ Wake
 //!        flush local sockets ─▶ Written inputs ─▶ step      (returns credit)
 //!        flush wires                                       (one write for all frames of the batch)
@@ -49,8 +49,11 @@ use std::{
 };
 use tracing::info;
 
-/// Inputs that are handled before their outputs are written.
+/// Inputs that are read before their outputs are written: what they hold is bounded.
 const BATCH: usize = 256;
+/// Inputs that are handled before their outputs are written, with frames. Many frames for one connection are one write then, and one
+/// grant of credit: a cell that many clients share sends each message to all of them.
+const BATCH_WITH_FRAMES: usize = 4_096;
 /// Events of one poll; further ones come with the next.
 const EVENTS: usize = 1024;
 /// Sources of inputs: local connections, wires, browsers, datagrams.
@@ -323,9 +326,13 @@ impl Shell {
 
     /// Handles available inputs in batches: step, carry out, then write everything at once. Returns whether there were any.
     fn work(&mut self) -> bool {
-        let mut worked = false;
-        for _ in 0..BATCH {
+        let (mut worked, mut left) = (false, BATCH);
+        for _ in 0..BATCH_WITH_FRAMES {
+            if left == 0 {
+                break;
+            }
             let Some(input) = self.next_input() else { break };
+            left -= usize::from(!matches!(input, AgentInput::Frame { .. }));
             self.heard(input);
             worked = true;
         }
