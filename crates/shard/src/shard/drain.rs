@@ -15,6 +15,7 @@ use alloc::{
     string::{String, ToString},
     vec::Vec,
 };
+use marram_session::owner::OwnerPhase;
 use marram_wire::{
     frame::{self, GroupId},
     id::SessionId,
@@ -39,6 +40,20 @@ impl Shard {
             self.sessions.ids().into_iter().partition(|id| self.is_shared_cell(*id));
         for id in cells.into_iter().chain(others) {
             self.give_up_change(now, id, "the edge is shutting down", out);
+            self.move_out_if_running(now, id);
+        }
+    }
+
+    /// A session that runs leaves an edge that hands its sessions over; once, whether it runs already or was still opening then.
+    pub(super) fn move_out_if_running(&mut self, now: Now, id: SessionId) {
+        if !self.drain.hands_over() {
+            return;
+        }
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        let owner = &session.owner;
+        let may_leave =
+            owner.phase() == OwnerPhase::Running && !owner.is_recording() && session.moving.is_none();
+        if may_leave && session.placing.begin_leaving() {
             self.move_out(now, id);
         }
     }
@@ -87,7 +102,8 @@ impl Shard {
     pub(super) fn drain_due(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
         let goes_over = |name: &GroupId| self.groups.get(*name).is_some_and(Group::is_going_over);
         let none_moves = self.moves.counts() == (0, 0)
-            && !(self.drain.hands_over() && self.groups.of_slots().iter().any(goes_over));
+            && !(self.drain.hands_over()
+                && (self.groups.of_slots().iter().any(goes_over) || self.some_open_that_only_moves_save()));
         if self.drain.due_ns().is_some_and(|until_ns| none_moves || until_ns <= now.mono_ns) {
             self.drain = Drain::Leaves;
             self.tell_drain(true, out);
@@ -97,6 +113,16 @@ impl Shard {
             self.drain = Drain::Done;
             out.push(ShardOutput::Control(FromShard::Drained));
         }
+    }
+
+    /// Whether a session opens now that no other edge could open again: nothing of it is kept outside this edge.
+    fn some_open_that_only_moves_save(&self) -> bool {
+        self.sessions.iter().any(|(_, session)| {
+            let owner = &session.owner;
+            !owner.policy().keeps.anything()
+                && !owner.policy().shared
+                && matches!(owner.phase(), OwnerPhase::Promising | OwnerPhase::Restoring)
+        })
     }
 
     /// Whether a session need not leave, and cannot: a shared cell whose backup goes on when this edge has stopped.

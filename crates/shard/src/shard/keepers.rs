@@ -209,10 +209,8 @@ impl Shard {
         // Once for each generation; after that keepers that come and go start a search.
         if running && session.placing.begin_search() {
             self.place(now, id, out);
-            if self.drain.hands_over() {
-                self.move_out(now, id);
-            }
         }
+        self.move_out_if_running(now, id);
     }
 
     /// Reports to control which edge could take a session over, when that has changed.

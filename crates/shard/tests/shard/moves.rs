@@ -1,18 +1,23 @@
 //! Moves, as the edge that has the session sees them: the other edge is played by the test.
 
 use crate::{
-    agents::world::{World, app, client, keeper, refusal},
+    agents::{
+        frames::promised,
+        world::{World, app, client, keeper, refusal},
+    },
     recalls,
 };
 use marram_shard::{
     api::{
-        Configure, Copied, FromShard, MoveAnswer, MoveOver, MoveSession, MoveStage, MoveWish, OWN_EDGE,
-        ShardInput, ShardWireId, Tagged, Target, ToShard,
+        App, Configure, Copied, FromShard, MoveAnswer, MoveOver, MoveSession, MoveStage, MoveWish, OWN_EDGE,
+        Protect, SessionRow, ShardInput, ShardWireId, Tagged, Target, ToShard,
     },
     shard::MOVES_MAX,
 };
 use marram_wire::{
-    frame::{Base, Channel, Code, Ended, Frame, HandOver, Keep, Keeper, Ping, Reject, Stored, Welcome},
+    frame::{
+        Base, Channel, Code, Drain, Ended, Frame, HandOver, Keep, Keeper, Ping, Reject, Stored, Welcome,
+    },
     id::{Generation, SessionId},
     limits::WIRE_VERSION,
     rights::Rights,
@@ -482,6 +487,38 @@ fn a_session_that_cannot_move_is_left_to_its_agents_at_once() {
         .collect();
     assert_eq!(leave, [false, true]);
     assert!(!is_drained(&world));
+}
+
+#[test]
+fn a_session_that_still_opens_when_its_edge_stops_moves_once_it_runs() {
+    for protect in [Protect::None, Protect::Endpoints] {
+        let mut world = World::new();
+        let there = there(&mut world, 0, "there");
+        world.shard(ShardInput::Control(ToShard::Deploy(App { protect, ..app("late", None) })));
+        let wire = world.rogue(1, 8, client(), &[]);
+        let hello = world.hello(SessionId([9; 16]), "late");
+        let channel = hello.channel;
+        world.send(wire, hello);
+        drain(&mut world);
+        // The session that runs already leaves; the other one has not promised yet.
+        assert_eq!(feeds(&mut world, there).len(), 1);
+        world.superseded(Generation { count: 50, opener: 1 });
+        let waits =
+            world.heard(wire).iter().all(|frame| !matches!(frame, Frame::Drain(Drain { leave: true })));
+        assert_eq!(waits, protect == Protect::None, "what no edge could open again is waited for");
+        world.send(wire, promised(channel));
+        let moves = |row: &SessionRow| row.session == SessionId([9; 16]) && row.moving.is_some();
+        assert_eq!(world.rows().iter().any(moves), waits, "{protect:?}");
+        // Moves of a shard do not begin all at once.
+        world.wait_ms(5_000);
+        let asked = |frame: &Frame| matches!(frame, Frame::ProtectNow(_));
+        assert_eq!(
+            world.heard(wire).iter().any(asked),
+            waits,
+            "its end keeps from now on what is moved: {protect:?}"
+        );
+        assert!(!is_drained(&world));
+    }
 }
 
 /// Bytes in a second.

@@ -255,7 +255,7 @@ fn ready(world: &mut World, number: u64, state: usize) -> (ShardWireId, Channel)
 }
 
 /// The answer of an honest end of a session that begins.
-fn promised(channel: Channel) -> Promised {
+pub(crate) fn promised(channel: Channel) -> Promised {
     Promised {
         channel,
         previous: Generation::NONE,

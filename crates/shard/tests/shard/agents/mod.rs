@@ -8,7 +8,7 @@
     reason = "a test that cannot go on fails; numbers are made up"
 )]
 
-mod frames;
+pub(crate) mod frames;
 mod roles;
 mod sessions;
 mod table;
