@@ -93,11 +93,11 @@ pub(super) fn lengths_ms(waits: &[Wait]) -> Vec<f64> {
     waits.iter().map(|(_, wait)| wait.as_secs_f64() * 1e3).collect()
 }
 
-/// The blackout, in milliseconds: the longest wait that ends at most `near` before or after the session was reported to have its new
-/// owner, less the median wait.
+/// The blackout, in milliseconds: the longest wait some of which was at most `near` before or after the session was reported to have its
+/// new owner, less the median wait.
 pub(super) fn blackout_ms(waits: &[Wait], owned: Instant, near: Duration) -> anyhow::Result<f64> {
-    let ends_near = |end: Instant| end + near >= owned && end <= owned + near;
-    let spans = waits.iter().filter(|(end, _)| ends_near(*end)).map(|(_, wait)| *wait).max();
+    let is_near = |(end, wait): &&Wait| *end + near >= owned && *end <= owned + near + *wait;
+    let spans = waits.iter().filter(is_near).map(|(_, wait)| *wait).max();
     let spans = spans.context("no answer came near the hand-over")?;
     Ok(spans.as_secs_f64() * 1e3 - stats::median(&lengths_ms(waits)))
 }
@@ -113,5 +113,10 @@ mod tests {
         let waits = [wait(10, 50), wait(91, 1), wait(97, 6), wait(98, 1), wait(105, 1)];
         assert!((blackout_ms(&waits, begun + ms(100), ms(10)).unwrap() - 5.0).abs() < 1e-9);
         assert!(blackout_ms(&waits, begun + ms(50), ms(10)).is_err());
+        let long = [wait(91, 1), wait(97, 6), wait(150, 50), wait(151, 1), wait(152, 1)];
+        assert!(
+            (blackout_ms(&long, begun + ms(100), ms(10)).unwrap() - 49.0).abs() < 1e-9,
+            "the answer came late"
+        );
     }
 }
