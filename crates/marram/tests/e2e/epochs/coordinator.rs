@@ -1,12 +1,15 @@
 //! Sessions with backups while the coordinator is away, and what operators see of them.
 
-use super::world::{World, layout, manifest};
+use super::world::{World, hear, layout, manifest};
 use crate::support::{
     self, marram,
     stream::{Stream, echo, until},
 };
 use marram_cluster::{TestCluster, free_address};
-use std::net::SocketAddr;
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
 
 #[test]
 fn without_the_coordinator_sessions_go_on_and_wait_only_if_their_edge_fails() {
@@ -33,6 +36,43 @@ fn without_the_coordinator_sessions_go_on_and_wait_only_if_their_edge_fails() {
     hear(&streams);
     world.restart(owner);
     world.backed(streams.len());
+    streams.into_iter().for_each(Stream::finish);
+}
+
+/// How long neither the backup confirms nor the coordinator decides.
+const SILENCE: Duration = Duration::from_secs(10);
+
+#[test]
+fn nothing_leaves_while_no_backup_confirms_and_no_coordinator_decides() {
+    let mut world = World::new("epoch-silence", 2, support::PATIENT, "every = \"1ms\"");
+    let streams = world.streams(2);
+    let count = || streams.iter().map(Stream::heard).collect::<Vec<_>>();
+    for store_is_first in [false, true] {
+        hear(&streams);
+        let seen = world.backed(streams.len());
+        let owner = seen.values().next().unwrap().owner;
+        let backup = 1 - owner;
+        world.store.kill();
+        let start = world.cluster.logs.end();
+        world.cluster.edges[backup].stop();
+        // The owner would run alone, if the coordinator decided so.
+        let asked = world.logged(owner, start, "the coordinator does not decide");
+        let (waits, begun) = (count(), Instant::now());
+        let mut end = asked;
+        while begun.elapsed() < SILENCE {
+            end = world.logged(owner, end, "the coordinator does not decide");
+            assert_eq!(count(), waits);
+        }
+        if store_is_first {
+            world.store.restart().unwrap();
+            world.cluster.edges[backup].wake();
+        } else {
+            world.cluster.edges[backup].wake();
+            world.store.restart().unwrap();
+        }
+        hear(&streams);
+        world.backed(streams.len());
+    }
     streams.into_iter().for_each(Stream::finish);
 }
 
