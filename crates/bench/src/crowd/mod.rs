@@ -70,7 +70,7 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Report> {
     );
     report.note(
         "rss: VmHWM of an agent with 1,000 clients through two kills, and its VmRSS after all sessions have ended; without a prefix \
-         the server's agent. rss_vs_budget: of the larger agent with 10,000 clients, over 1 GiB; no budget is set yet",
+         the server's agent. rss_vs_budget: of the larger agent with 10,000 clients, over its `limits.memory` of 1 GiB",
     );
     report.note(
         "idle: all clients ask at the moment of the kill; the time from it until the last one has its answer",

@@ -34,7 +34,7 @@ use marram_wire::{
     },
     header::Many,
     id::Port,
-    limits::{CHECKPOINT_WINDOW, FEED_WINDOW, PART_SIZE, REPLAY_LAG_MAX, charge},
+    limits::{CHECKPOINT_WINDOW, FEED_WINDOW, PART_SIZE, REPLAY_LAG_MAX, REPLAYED_EVERY, charge},
     log::Event,
 };
 
@@ -75,9 +75,26 @@ pub(super) struct Replicas {
     unreported_outputs: u64,
     /// The standby edge that was last reported to the ends.
     reported_standby: Option<(String, u8)>,
+    /// What the handlers of an entry take, in nanoseconds: a mean in which later entries count more.
+    entry_ns: u64,
 }
 
+/// The longest replay that may be left when a session is handed over, in nanoseconds, and as much again that it runs after that: its clients
+/// wait for no more. What a far edge has replayed is not known before a round trip, so less would keep a busy session from moving there.
+const HAND_OVER_REPLAY_NS: u64 = 100_000_000;
+
 impl Replicas {
+    /// A handler took this long: a replay takes as long again.
+    pub(super) fn ran(&mut self, cost_ns: u64) {
+        self.entry_ns = self.entry_ns - self.entry_ns / 16 + cost_ns / 16;
+    }
+
+    /// How many entries may be left to replay when a session is handed over: those that take no longer than [`HAND_OVER_REPLAY_NS`], but not
+    /// fewer than a keeper that has replayed all may not have reported yet.
+    fn left_max(&self) -> u64 {
+        (HAND_OVER_REPLAY_NS / self.entry_ns.max(1)).clamp(2 * REPLAYED_EVERY, REPLAY_LAG_MAX)
+    }
+
     /// Whether there is a keeper.
     fn is_empty(&self) -> bool {
         self.streams.is_empty()
@@ -142,9 +159,10 @@ impl Replicas {
         if self.streams.iter().any(is_another) {
             return false;
         }
+        let left_max = self.left_max();
         // A warm backup replays what it holds first.
         let is_ready = |stream: &&ReplicaStream| {
-            let replays = stream.feed.begins_apart() && stream.unreplayed <= REPLAY_LAG_MAX;
+            let replays = stream.feed.begins_apart() && stream.unreplayed <= left_max;
             // It could not be advanced once it replays.
             let is_still = stream.pages.is_none() || stream.transfers.is_empty();
             stream.keeper == keeper && stream.ready && replays && is_still
@@ -288,7 +306,8 @@ impl Replicas {
 
     /// Whether the cell waits for a keeper that lags: the backup, or one that is about to take the session over.
     pub(super) fn waits_for_one(&self) -> bool {
-        self.streams.iter().any(ReplicaStream::is_full)
+        let left_max = self.left_max();
+        self.streams.iter().any(|stream| stream.is_full(left_max))
     }
 
     /// Whether a keeper was told to take the session over.

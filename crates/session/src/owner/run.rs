@@ -94,6 +94,7 @@ impl Owner {
         self.totals.produced += sent as u64;
         self.totals.payload_bytes += Made::payload_to(&ran.outputs, |port| self.about.is_client(port));
         self.checkpointer.spent(ran.cost_ns);
+        self.replicas.ran(ran.cost_ns);
         if let Some(keep) = &mut self.keep {
             keep.spent(ran.cost_ns);
             // A client may have caused it: before anything is logged.

@@ -1,7 +1,7 @@
 //! Hot standbys: their reports of replayed entries, and what happens to one that falls behind.
 
 use crate::owner::bench::{Bench, CLIENT, SERVER, policy};
-use marram_session::owner::{Feed, KeeperId};
+use marram_session::owner::{Feed, KeeperId, OwnerPolicy};
 use marram_wire::{
     frame::{Credit, Frame, Protected, Replayed, Stored},
     limits::{REPLAY_LAG_MAX, REPLAYED_EVERY},
@@ -12,7 +12,11 @@ const CHANNEL: u32 = 3;
 
 /// A session that has been kept since it began: its first entry was fed.
 fn kept(hot: bool) -> Bench {
-    let mut bench = Bench::new(policy());
+    kept_with(policy(), hot)
+}
+
+fn kept_with(policy: OwnerPolicy, hot: bool) -> Bench {
+    let mut bench = Bench::new(policy);
     let feed = if hot { Feed::Replayed } else { Feed::Kept };
     bench.step(|owner, _, out| owner.add_replica(KEEPER, CHANNEL, feed, out));
     bench.begin();
@@ -184,4 +188,27 @@ fn a_session_is_handed_over_when_little_is_left_to_replay() {
     replays(&mut bench, REPLAYED_EVERY);
     assert!(bench.hands_over(KEEPER));
     assert_eq!((unreplayed(&bench), lost(&mut bench)), (Some(REPLAY_LAG_MAX), Vec::new()));
+}
+
+#[test]
+fn less_may_be_left_of_what_takes_longer_to_replay() {
+    const MS: u64 = 1_000_000;
+    let mut bench = kept_with(OwnerPolicy { recovery_target_ns: 1 << 50, ..policy() }, true);
+    (0..400).for_each(|_| bench.consume(CLIENT, "", MS / 2));
+    assert!(!bench.hands_over(KEEPER), "200 ms are left");
+    replays(&mut bench, 200 - REPLAYED_EVERY);
+    assert!(!bench.hands_over(KEEPER));
+    replays(&mut bench, REPLAYED_EVERY + 8);
+    assert!(bench.hands_over(KEEPER));
+    // As much again may follow.
+    let before = unreplayed(&bench).expect("it is there");
+    for _ in 0..REPLAY_LAG_MAX {
+        bench.say(CLIENT, "");
+        if bench.run.is_none() {
+            break;
+        }
+        bench.ran_with(|ran| ran.cost_ns = MS / 2);
+    }
+    let more = unreplayed(&bench).expect("it is there") - before;
+    assert!((190..=210).contains(&before) && (190..=210).contains(&more), "{before}, {more}");
 }
