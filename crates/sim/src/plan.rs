@@ -26,11 +26,13 @@ mod recalls;
 mod renewal;
 mod replay;
 mod talk;
+mod witness;
 
 pub use faults::{Fault, FaultKind, FaultTarget, Moment, On, When};
 pub use learning::Learning;
 pub use liar::Liar;
 pub use renewal::{Renewal, RenewalStep};
+pub use witness::{Absence, Losses, Memory, StoreLoss};
 
 use crate::random::Random;
 use marram_shard::api::{App, CheckpointHolder, EpochSettings, Protect, WitnessMode};
@@ -414,7 +416,7 @@ impl Plan {
             _ if epoch.is_some() => Some(Protect::Epoch),
             _ => standby(seed, load, is_renewal),
         };
-        let witness = witness(seed).or_else(|| epoch.as_ref().map(|_| epochs::coordinator(seed)));
+        let witness = witness::witness(seed).or_else(|| epoch.as_ref().map(|_| epochs::coordinator(seed)));
         let visits: Vec<_> =
             (0..count).map(|_| visit(random, clients, load, seed.is_multiple_of(2))).collect();
         let messages = visits.iter().map(|visit| visit.script.chunks.len() as u64).sum();
@@ -604,91 +606,6 @@ fn site(seed: u64, load: Load) -> Option<Site> {
         crashes: times(random),
         freezes: times(random),
         lies: random.percent(50),
-    })
-}
-
-/// The coordinator as a witness: how its reply counts, and when it is away. Times in nanoseconds.
-///
-/// Witnesses protect sessions without a server only, so `how` has an effect on [`Service::Alone`].
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Memory {
-    /// Whether recoveries wait for it.
-    pub how: WitnessMode,
-    /// When it is away, for how long, and in which way.
-    pub away: Vec<(u64, u64, Absence)>,
-    /// At which time which edge claims a generation of which group. Of each: the time, the index of
-    /// the edge (modulo their number), the number of the group.
-    pub claims: Vec<(u64, usize, u8)>,
-    /// When its store is copied, and when it dies, for how long, and comes back without its file or with the copy. Only where no
-    /// session has a witness: what a lost witness costs is documented, and no defect.
-    pub losses: Option<Losses>,
-}
-
-/// The store loses what it decided. Times in nanoseconds.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Losses {
-    /// When an operator copies its file.
-    pub copied_ns: u64,
-    /// When it dies and loses something, for how long, and what.
-    pub lost: Vec<(u64, u64, StoreLoss)>,
-}
-
-/// What a store comes back with.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum StoreLoss {
-    /// Without its file.
-    Gone,
-    /// With an older copy of its file.
-    PutBack,
-}
-
-/// In most seeds with a coordinator.
-fn losses(seed: u64) -> Option<Losses> {
-    let mut random = Random::new(seed, 171);
-    random.percent(80).then(|| {
-        let copied_ns = random.magnitude(100 * MS, S);
-        let count = random.between(1, 2);
-        let kinds = [StoreLoss::Gone, StoreLoss::PutBack, StoreLoss::PutBack];
-        let mut lost =
-            || (copied_ns + random.magnitude(MS, 2 * S), random.magnitude(MS, S), random.pick(&kinds));
-        Losses { copied_ns, lost: (0..count).map(|_| lost()).collect() }
-    })
-}
-
-/// In which way a coordinator is away.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Absence {
-    /// Its process is frozen, and later handles the requests that arrived meanwhile.
-    Frozen,
-    /// Nothing reaches it.
-    Cut,
-    /// Its process died; another one starts from its snapshot.
-    Dead,
-}
-
-/// Edges claim the same groups, often several edges at once. A claim is a compare-and-swap at the
-/// coordinator, so what matters is that several are made at nearly the same time (I34).
-fn claims(random: &mut Random) -> Vec<(u64, usize, u8)> {
-    let mut at_ns = 100 * MS;
-    let count = random.below(12);
-    let mut claim = || {
-        at_ns += if random.percent(60) { random.magnitude(US, 10 * MS) } else { random.below(400 * MS) };
-        (at_ns, random.index(3), u8::from(random.percent(30)))
-    };
-    (0..count).map(|_| claim()).collect()
-}
-
-/// In half of all seeds there is a witness; in half of these it is sometimes away.
-fn witness(seed: u64) -> Option<Memory> {
-    let mut random = Random::new(seed, 15);
-    let random = &mut random;
-    random.percent(50).then(|| {
-        let count = if random.percent(50) { random.between(1, 3) } else { 0 };
-        let how = random.pick(&[WitnessMode::Strict, WitnessMode::Lenient]);
-        let kinds = [Absence::Frozen, Absence::Cut, Absence::Dead];
-        let mut away = || (random.magnitude(MS, 2 * S), random.magnitude(MS, S), random.pick(&kinds));
-        let away = (0..count).map(|_| away()).collect();
-        Memory { how, away, claims: claims(random), losses: losses(seed) }
     })
 }
 
