@@ -18,7 +18,7 @@ use marram_wire::{id::Port, limits::charge};
 const SUMMED_MAX: usize = 1_024;
 
 impl Owner {
-    /// Checks I15, I19, I23, I28 to I30, I35, I37, I38, I42, I49, I51 and I52 of docs/protocol.md, as far as they relate fields of this
+    /// Checks I15, I19, I23, I28 to I30, I35, I37, I38, I42, I49, I51, I52, I55 and I56 of docs/protocol.md, as far as they relate fields of this
     /// owner.
     ///
     /// # Errors
@@ -73,11 +73,14 @@ impl Owner {
         let (last, kept) = (self.epochs.last(), self.epochs.kept());
         let (clients, window) = (self.ends.paused_clients(), self.ends.share.window());
         let runs = self.phase() == OwnerPhase::Running && !self.runner.is_busy();
+        let may_send = self.phase() == OwnerPhase::Running && self.epoch_release() != EpochRelease::Held;
         for side in self.ends.all() {
             let has_changed = |chore| self.ends.has_changed(side, chore);
             holds!("I52", has_changed(Chore::Mark) || last.mark(side.port) == side.mark());
             holds!("I52", side.logged >= kept.mark(side.port).produced.min(side.produced));
             holds!("I52", has_changed(Chore::Send) || side.channel.is_none() || !side.has_output());
+            // Whatever other ends do.
+            holds!("I55", !may_send || side.channel.is_none() || !side.has_output());
             let is_owed = side.channel.is_some() && side.input_credit.due(window).is_some();
             let is_stopped = || self.state.pauses().stops(side.port, clients);
             holds!("I52", !runs || has_changed(Chore::Grant) || !is_owed || is_stopped());
