@@ -33,9 +33,10 @@ use restoring::{Restored, apply, fingerprint, tampered};
 use stages::Stages;
 use tasks::Tasks;
 
-use crate::plan::{Poison, SERVER, Service, Shape};
+use crate::plan::{Poison, SERVER, Service, Shape, hall_trap_of};
 use crate::program::LENGTH;
 use bytes::Bytes;
+use marram_chain_algo::Stream;
 use marram_session::cell::{
     CellId, CellInput, CellOutput, CellStop, CheckpointBase, PortKind, Ran, Run, RunOutcome, Seed,
     TimerChange,
@@ -70,6 +71,8 @@ pub(crate) struct Past {
     struck: BTreeSet<SessionId>,
     /// Whether any poison was ever applied.
     pub(crate) poisoned: bool,
+    /// The clients of halls whose input has stopped a handler.
+    pub(crate) trapped: Vec<Trapped>,
     /// Whether an end lies, so that it may send more than it has credit for.
     pub(crate) lied_to: bool,
     /// Timers that were ever set: the cell's seed, the stage and its token.
@@ -93,6 +96,7 @@ impl Past {
             hashes: BTreeMap::new(),
             struck: BTreeSet::new(),
             poisoned: false,
+            trapped: Vec::new(),
             lied_to: false,
             timers: BTreeSet::new(),
             clients: BTreeMap::new(),
@@ -137,6 +141,17 @@ pub(crate) struct Seen {
     pub(crate) datagram: bool,
     /// Whether the cell is a chain.
     pub(crate) chain: bool,
+    /// Whether it is the first one that a hall's edge runs after it has rebuilt the cell, which had trapped.
+    pub(crate) rebuilt: bool,
+}
+
+/// A client whose input has stopped a hall's handler.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Trapped {
+    /// Its message: that of this visit.
+    Message(u32),
+    /// That it left, when it had said this.
+    Close(Stream),
 }
 
 /// Properties that all cells of a seed share.
@@ -155,6 +170,8 @@ pub(crate) struct Habits {
     pub(crate) cost_ns: u64,
     /// Whether clients, and whether servers, use datagrams.
     pub(crate) datagrams: [bool; 2],
+    /// Whether a hall's close handlers trap for some clients.
+    pub(crate) closes_trap: bool,
     /// The inputs at which a hall connects to a server.
     pub(crate) hall_connects: [Option<u64>; 2],
     /// Whether cells read from their edge's cache. Wasm twins have no cache.
@@ -213,6 +230,8 @@ pub(crate) struct Cells {
     restoring: BTreeMap<CellId, Restoring>,
     /// Cells that were restored and have not run since: they may be standbys.
     restored: BTreeMap<CellId, Restored>,
+    /// The sessions whose cell has trapped here, until it runs again.
+    trapped: BTreeSet<SessionId>,
     /// State hashes when last requested: they survive if the handler fails meanwhile.
     hashes: BTreeMap<CellId, [u8; 32]>,
     habits: Habits,
@@ -223,7 +242,8 @@ impl Cells {
     #[must_use]
     pub(crate) fn new(habits: Habits) -> Self {
         let (cells, restoring, restored) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { cells, restoring, restored, hashes: BTreeMap::new(), habits }
+        let trapped = BTreeSet::new();
+        Self { cells, restoring, restored, hashes: BTreeMap::new(), trapped, habits }
     }
 
     /// Starts a cell.
@@ -270,6 +290,18 @@ impl Cells {
             self.cells.remove(&run.cell);
             return Some((ran, Seen::default()));
         }
+        if let Some(trapped) = cell.traps(&run.input, self.habits.closes_trap) {
+            past.trapped.push(trapped);
+            ran.outcome = RunOutcome::Stopped(CellStop::Trap("unreachable".into()));
+            self.trapped.insert(cell.session);
+            #[cfg(feature = "wasm")]
+            if let (Some(twins), Some(twin)) = (&mut past.twins, cell.twin) {
+                twins.remove(twin);
+            }
+            self.cells.remove(&run.cell);
+            return Some((ran, Seen::default()));
+        }
+        let rebuilt = run.logged.is_none() && self.trapped.remove(&cell.session);
         let drawn = cell.stages.drawn();
         // If what a client's joining led to is lost, another client may join there.
         if !cell.stages.is_hall() {
@@ -304,7 +336,7 @@ impl Cells {
         let task = matches!(run.input, CellInput::Task { .. });
         let (random, read) = (cell.stages.drawn() > drawn, !ran.reads.is_empty());
         let chain = cell.stages.are_several();
-        Some((ran, Seen { replayed, timer, task, random, read, datagram, chain }))
+        Some((ran, Seen { replayed, timer, task, random, read, datagram, chain, rebuilt }))
     }
 
     /// Begins to copy a cell while it runs. The fake copies nothing ahead; a twin does.
@@ -526,6 +558,20 @@ impl Cell {
             full: None,
             preparing: None,
             copied: None,
+        }
+    }
+
+    /// Whether the handler traps upon this input, and whose it is. One client in eight that leaves has said what its close handler traps upon.
+    fn traps(&self, input: &CellInput, closes_trap: bool) -> Option<Trapped> {
+        match input {
+            CellInput::Message { payload, .. } if self.stages.is_hall() => {
+                hall_trap_of(payload).map(Trapped::Message)
+            }
+            CellInput::Close { port } if closes_trap => {
+                let said = self.stages.said(*port)?;
+                (said.bytes > 0 && said.hash.is_multiple_of(8)).then_some(Trapped::Close(said))
+            }
+            _ => None,
         }
     }
 

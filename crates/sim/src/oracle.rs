@@ -132,7 +132,7 @@ fn pairs(received: &[Received<'_>]) -> BTreeMap<usize, usize> {
 }
 
 /// Whether the program's output begins with a prefix of this length and hash.
-fn is_valid_prefix(stream: &Stream, program: &Program) -> bool {
+pub(crate) fn is_valid_prefix(stream: &Stream, program: &Program) -> bool {
     let Ok(size) = usize::try_from(stream.bytes) else { return false };
     let Some(prefix) = program.written.get(..size) else { return false };
     let mut own = Stream::EMPTY;

@@ -17,6 +17,7 @@ mod faults;
 mod hall;
 mod lag;
 mod late_hello;
+mod late_keys;
 mod learning;
 mod liar;
 mod moves;
@@ -26,12 +27,15 @@ mod recalls;
 mod renewal;
 mod replay;
 mod talk;
+mod traps;
 mod witness;
 
 pub use faults::{Fault, FaultKind, FaultTarget, Moment, On, When};
 pub use learning::Learning;
 pub use liar::Liar;
 pub use renewal::{Renewal, RenewalStep};
+pub use traps::Traps;
+pub(crate) use traps::{HALL_TRAP_SIZE, hall_trap, hall_trap_of};
 pub use witness::{Absence, Losses, Memory, StoreLoss};
 
 use crate::random::Random;
@@ -233,6 +237,8 @@ pub struct Plan {
     pub datagrams: [bool; 2],
     /// The clients.
     pub visits: Vec<Visit>,
+    /// Which inputs of a hall's clients stop it.
+    pub traps: Traps,
     /// The first fault.
     pub first: Fault<On>,
     /// Moves that an operator asks for, and faults at their steps. They do not wait for the first fault.
@@ -257,6 +263,8 @@ pub struct Plan {
     pub checkpoints_max: u64,
     /// Which handler fails.
     pub poison: Option<Poison>,
+    /// How much later than other answers those of decisions leave the coordinator, in nanoseconds.
+    pub decided_late_ns: u64,
     /// How many of the first connections to the server fail.
     pub server_down: u32,
     /// Concurrent recoveries on a shard; 0 for no limit.
@@ -374,7 +382,11 @@ impl Plan {
         }
         epochs::prepare(&mut plan);
         match scenario {
-            Some(scenario) => scenario.prepare(&mut plan),
+            Some(scenario) => {
+                scenario.prepare(&mut plan);
+                traps::prepare(&mut plan);
+                late_keys::prepare(&mut plan);
+            }
             None => {
                 epochs::move_backups(&mut plan);
                 elastic::prepare(&mut plan);
@@ -391,11 +403,8 @@ impl Plan {
     ///
     /// The order of draws from `random` is part of what seeds mean.
     fn draw(seed: u64, scenario: Option<Scenario>, random: &mut Random) -> Self {
-        let (is_renewal, is_liar) = match scenario {
-            Some(Scenario::Renewal(_)) => (true, false),
-            Some(Scenario::Liar(_)) => (false, true),
-            Some(Scenario::Lag | Scenario::Hall) | None => (false, false),
-        };
+        let is_renewal = matches!(scenario, Some(Scenario::Renewal(_)));
+        let is_liar = matches!(scenario, Some(Scenario::Liar(_)));
         let (clients, servers) = agents(random, scenario);
         let shards: Vec<u8> = (0..random.between(2, 3)).map(|_| 1 + u8::from(random.percent(30))).collect();
         let shards = if is_renewal { vec![1; renewal::EDGES] } else { shards };
@@ -431,6 +440,8 @@ impl Plan {
             load,
             datagrams: datagrams(seed, load),
             visits,
+            traps: Traps::default(),
+            decided_late_ns: 0,
             first: faults::first(&mut Random::new(seed, 17), clients + servers, messages),
             moves: Vec::new(),
             learning: None,

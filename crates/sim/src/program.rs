@@ -11,7 +11,7 @@
 //! Everything written and received is kept, for the oracle.
 
 use crate::{
-    plan::{Plan, Script, Service},
+    plan::{HALL_TRAP_SIZE, Plan, Script, Service, hall_trap},
     random::Random,
 };
 use bytes::Bytes;
@@ -91,6 +91,10 @@ pub(crate) struct Program {
     pub(crate) datagrams: bool,
     /// Sizes of the datagrams that the agent has not read.
     cuts: VecDeque<usize>,
+    /// The number of its visit; none of a server.
+    pub(crate) visit: Option<u32>,
+    /// Its chunks upon which its cell traps.
+    traps: Vec<usize>,
     /// Index into the script; beyond the end, the output has ended or is about to.
     next_chunk: usize,
     /// All bytes that it has written.
@@ -142,7 +146,10 @@ impl Program {
         let random = Random::new(plan.seed ^ ((visit as u64) << 32), 3);
         let program = Self::new(Peer::Client, of.agent, life, connection, of.script.clone(), random);
         let (service, key) = (Some(of.service), of.key);
-        Self { service, key, datagrams: plan.datagrams[Peer::Client as usize], ..program }
+        let traps =
+            plan.traps.chunks.iter().filter(|(of, _)| *of == visit).map(|(_, chunk)| *chunk).collect();
+        let visit = u32::try_from(visit).ok();
+        Self { service, key, visit, traps, datagrams: plan.datagrams[Peer::Client as usize], ..program }
     }
 
     /// The `nth` server that some agent connects to.
@@ -176,6 +183,8 @@ impl Program {
             random,
             datagrams: false,
             cuts: VecDeque::new(),
+            visit: None,
+            traps: Vec::new(),
             next_chunk: 0,
             written: Vec::new(),
             taken: 0,
@@ -217,6 +226,9 @@ impl Program {
             let length = u32::try_from(size).expect("a datagram is short").to_le_bytes();
             self.written[start..start + LENGTH].copy_from_slice(&length);
             self.cuts.push_back(size);
+        }
+        if let Some(visit) = self.visit.filter(|_| self.traps.contains(&self.next_chunk)) {
+            self.written[start..start + HALL_TRAP_SIZE].copy_from_slice(&hall_trap(visit));
         }
         self.next_chunk += 1;
         Some(self.script.chunks.get(self.next_chunk).map_or(self.script.close_after_ns, |next| next.after_ns))

@@ -721,6 +721,7 @@ impl Watch {
     /// An executor ran a handler.
     pub(crate) fn ran(&mut self, position: ShardPosition, cell: CellId, ran: &Ran, seen: Seen) {
         self.counts.add(Rare::HandlerStopped, u64::from(ran.outcome != RunOutcome::Idle));
+        self.counts.add(Rare::TrapRebuilt, u64::from(seen.rebuilt));
         if !seen.replayed {
             return;
         }

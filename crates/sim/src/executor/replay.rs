@@ -53,6 +53,7 @@ impl Past {
             struck: self.struck.clone(),
             lied_to: self.lied_to,
             poisoned: false,
+            trapped: Vec::new(),
             clients: self.clients.clone(),
             timers: self.timers.clone(),
             cache: self.cache.clone(),

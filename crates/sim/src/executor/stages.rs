@@ -13,7 +13,7 @@
 use super::{cache::Reader, hall};
 use crate::plan::Shape;
 use bytes::Bytes;
-use marram_chain_algo::{Chain, Event, Host, Peer, delay_stage::DelayStage};
+use marram_chain_algo::{Chain, Event, Host, Peer, Stream, delay_stage::DelayStage};
 use marram_hall_algo::Hall;
 use marram_session::cell::{CellInput, CellOutput, Ran, Run, Seed, TaskChange, TimerChange};
 use marram_wire::id::Port;
@@ -166,6 +166,14 @@ impl Stages {
     /// Whether it is a cell that many clients share.
     pub(super) fn is_hall(&self) -> bool {
         matches!(self.0[..], [Stage { machine: Machine::Hall(_), .. }])
+    }
+
+    /// What the hall has consumed of a client that is here.
+    pub(super) fn said(&self, port: Port) -> Option<Stream> {
+        match &self.0[..] {
+            [Stage { machine: Machine::Hall(hall), .. }] => hall.said(port.0),
+            _ => None,
+        }
     }
 
     /// Random bytes that all stages have drawn.

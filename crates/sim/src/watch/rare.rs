@@ -270,6 +270,8 @@ pub enum Rare {
     HallsPromotedTogether,
     /// A shared cell of a key was over, and another one of that key began.
     HallsInTurn,
+    /// A hall's edge has rebuilt the cell, which a client's input had stopped, and runs it again.
+    TrapRebuilt,
     /// A hall gave the number of a client that had left to the next one.
     NumberReused,
     /// The policies of an edge changed while sessions of it followed one.
@@ -297,7 +299,7 @@ pub enum Rare {
 impl Rare {
     /// All rare states, in order. A state that is missing here has no place in `Counts`, and
     /// counting it would panic.
-    pub const ALL: [Self; 142] = [
+    pub const ALL: [Self; 143] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -429,6 +431,7 @@ impl Rare {
         Self::HallReplaced,
         Self::HallsPromotedTogether,
         Self::HallsInTurn,
+        Self::TrapRebuilt,
         Self::NumberReused,
         Self::PolicyChanged,
         Self::PolicyCrossed,

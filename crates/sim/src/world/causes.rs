@@ -6,7 +6,7 @@
 //! sessions with that code. So faults set the narrowest cause that they can.
 
 use super::{World, liars::LIED_CODES};
-use crate::{plan::Service, watch::Rare};
+use crate::{executor::Trapped, oracle::is_valid_prefix, plan::Service, program::Program, watch::Rare};
 use marram_wire::{frame::Code, id::SessionId, limits::CHECKPOINTS_SIZE};
 use std::collections::BTreeSet;
 
@@ -65,6 +65,7 @@ impl World {
         // An end that never learned of its session cannot say which one it was.
         let is_in =
             |struck: &BTreeSet<SessionId>| session.map_or(!struck.is_empty(), |id| struck.contains(&id));
+        let trapped = session.is_some_and(|session| self.has_trapped(session));
         let (refused, broke) = (is_in(&causes.server_refused), is_in(&causes.program_broke));
         // A primary may have run alone by a claim that the store has lost.
         let forgotten =
@@ -77,7 +78,7 @@ impl World {
         let stopped = self.past.poisoned && (always || bare || self.plan.has_epochs());
         // Without a checkpoint the log of a long session becomes full, or an end can keep no more.
         let exhausted = self.plan.checkpoints_max < CHECKPOINTS_SIZE;
-        let over = killed || stopped || exhausted || is_in(&causes.agent_died) || refused || broke;
+        let over = killed || stopped || trapped || exhausted || is_in(&causes.agent_died) || refused || broke;
         let short = self.plan.short_linger && self.faults_injected > 0;
         match code {
             Code::Finished => true,
@@ -90,7 +91,7 @@ impl World {
                 lost && (!in_hall || forgotten) || short || self.plan.has_epochs() && over
             }
             Code::Killed => killed,
-            Code::Guest => stopped || exhausted,
+            Code::Guest => stopped || exhausted || trapped,
             Code::ServerDown => refused,
             Code::Reset => broke,
             // The edge to which clients of a hall are led may be away, and one that was away for too long has left.
@@ -101,6 +102,16 @@ impl World {
             // No fault makes an end, an edge or a recorder accept a forgery; no app but the hall is shared; each process has the right role.
             Code::Tampered | Code::Protocol | Code::WrongKey | Code::Elsewhere | Code::Forbidden => false,
         }
+    }
+
+    /// Whether an input of this session's client has stopped a handler of its hall: that client alone loses its session.
+    fn has_trapped(&self, session: SessionId) -> bool {
+        let is_its = |program: &Program, trapped: &Trapped| match trapped {
+            Trapped::Message(visit) => program.visit == Some(*visit),
+            Trapped::Close(said) => is_valid_prefix(said, program),
+        };
+        let mut programs = self.programs.iter().filter(|program| program.session == Some(session));
+        programs.any(|program| self.past.trapped.iter().any(|trapped| is_its(program, trapped)))
     }
 
     /// Checks whether the end of a session, at an end or a program, is explained.
@@ -138,6 +149,8 @@ fn is_said_after_lies(code: Code) -> bool {
 mod tests {
     use super::*;
     use crate::plan::Plan;
+    use marram_chain_algo::Stream;
+    use marram_session::agent::ConnectionId;
 
     const SESSION: Option<SessionId> = Some(SessionId([1; 16]));
     const ALL: [Code; 9] = [
@@ -161,6 +174,32 @@ mod tests {
         let mut world = World::new(plan, false);
         change(&mut world);
         ALL.into_iter().filter(|code| world.explains(*code, SESSION, Some(Service::Paired))).collect()
+    }
+
+    #[test]
+    fn an_input_that_stops_a_hall_explains_the_end_of_its_client_alone() {
+        let stopped = |visit: u32| {
+            explained(|world| {
+                let mut program = Program::client(&world.plan, 0, 0, ConnectionId(1));
+                program.session = SESSION;
+                world.programs.push(program);
+                world.past.trapped.push(Trapped::Message(visit));
+            })
+        };
+        assert_eq!(stopped(0), [Code::Lost, Code::Forgotten, Code::Guest]);
+        assert_eq!(stopped(1), [], "another client's");
+        let left = |said: &[u8]| {
+            explained(|world| {
+                let mut program = Program::client(&world.plan, 0, 0, ConnectionId(1));
+                (program.session, program.written) = (SESSION, b"all that it says".to_vec());
+                world.programs.push(program);
+                let mut stream = Stream::EMPTY;
+                stream.consume(said);
+                world.past.trapped.push(Trapped::Close(stream));
+            })
+        };
+        assert_eq!(left(b"all that"), [Code::Lost, Code::Forgotten, Code::Guest]);
+        assert_eq!(left(b"something"), [], "another client's");
     }
 
     #[test]

@@ -351,7 +351,9 @@ impl World {
             lost && matches!(request, StoreRequest::Write { .. } | StoreRequest::Decide { .. }),
         );
         if !lost {
-            let delay_ns = self.store_chance.magnitude(10 * US, 20 * MS);
+            let is_decision = matches!(request, StoreRequest::Decide { .. });
+            let late_ns = if is_decision { self.plan.decided_late_ns } else { 0 };
+            let delay_ns = late_ns + self.store_chance.magnitude(10 * US, 20 * MS);
             self.queue.after(delay_ns, Event::FromStore { edge, life, tag, result });
         }
         self.tell_watchers();

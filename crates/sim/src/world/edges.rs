@@ -118,6 +118,7 @@ impl EdgeNode {
         let habits = Habits {
             poison: plan.poison,
             hall_connects: plan.hall_connects,
+            closes_trap: plan.traps.closes,
             ballast: plan.ballast,
             has_memory: plan.has_epochs(),
             cost_ns: plan.cost_ns,

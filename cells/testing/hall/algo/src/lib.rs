@@ -200,6 +200,12 @@ impl Hall {
         self.hash
     }
 
+    /// What was consumed of the stream of a client that is here.
+    #[must_use]
+    pub fn said(&self, port: u32) -> Option<Stream> {
+        self.here.get(&port).copied()
+    }
+
     /// The whole state as bytes: five words, then 20 bytes for each client that is here.
     #[must_use]
     pub fn save(&self) -> Vec<u8> {
