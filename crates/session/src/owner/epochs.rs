@@ -175,6 +175,15 @@ impl Owner {
         self.about.has_backup() && is_opening && self.log.end() == 0
     }
 
+    /// Whether the session has not begun, as far as this owner knows: nothing is logged, so nothing of it has left, and it does not run. As
+    /// [`Self::is_beginning`], also while no end is linked.
+    #[must_use]
+    pub fn has_not_begun(&self) -> bool {
+        let is_idle =
+            matches!(self.phase(), OwnerPhase::Promising | OwnerPhase::Confirming | OwnerPhase::Detached);
+        self.about.has_backup() && is_idle && self.log.end() == 0
+    }
+
     /// How many outputs for the end at this port need not be produced again, for inspection: the backup has what produced them, or this edge
     /// has run alone since.
     #[must_use]

@@ -446,23 +446,6 @@ impl Shard {
         self.aim(now, name, out);
     }
 
-    /// The backup of a session's group does not keep that session: it is stopping, is full, or lacks the image. The group needs an
-    /// edge that keeps all of its sessions.
-    pub(super) fn backup_refused(
-        &mut self,
-        now: Now,
-        id: SessionId,
-        wire: ShardWireId,
-        why: &str,
-        out: &mut Vec<ShardOutput>,
-    ) {
-        let Some(name) = self.groups.of_session(id) else { return };
-        let target = self.groups.get(name).and_then(|group| group.target.as_ref());
-        if target.is_some_and(|target| target.wire == wire) {
-            self.lose_backup(now, name, why, out);
-        }
-    }
-
     /// A keeper's wire is gone.
     pub(super) fn backup_wire_lost(&mut self, now: Now, wire: ShardWireId, out: &mut Vec<ShardOutput>) {
         for name in self.groups.names() {
@@ -487,6 +470,7 @@ impl Shard {
         if let Some(group) = self.groups.get_mut(name) {
             group.aim(target);
             for id in group.members().collect::<Vec<_>>() {
+                self.sessions.get_mut(id).into_iter().for_each(|session| session.placing.rests_no_more());
                 self.place(now, id, out);
             }
         }

@@ -32,6 +32,7 @@ mod slots;
 mod state;
 mod store_seen;
 mod traffic;
+mod unkept;
 mod whole;
 mod wires;
 mod witness;

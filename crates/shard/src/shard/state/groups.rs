@@ -141,7 +141,10 @@ pub(crate) struct Group {
     due: BTreeSet<SessionId>,
     /// From when on it may run alone, if its claim names no backup.
     alone_at_ns: u64,
-    avoids: Option<(String, u64)>,
+    /// Edges that are not chosen as the target, and until when.
+    avoids: BTreeMap<String, u64>,
+    /// Whether it was begun for sessions that an edge did not keep, while it keeps others.
+    is_refuge: bool,
     empty_ns: Option<u64>,
     /// Whether it is a slot's: it takes no other session.
     pub(crate) is_slot: bool,
@@ -192,7 +195,8 @@ impl Group {
             listed_ns: None,
             handed_over: None,
             due: BTreeSet::new(),
-            avoids: None,
+            avoids: BTreeMap::new(),
+            is_refuge: false,
             empty_ns: Some(now_ns),
             is_slot: false,
             version: None,
@@ -438,18 +442,44 @@ impl Group {
 
     /// Whether an edge may be chosen as the target now.
     pub(crate) fn may_aim_at(&self, edge: &str, now_ns: u64) -> bool {
-        !self.avoids.as_ref().is_some_and(|(avoided, until_ns)| avoided == edge && now_ns < *until_ns)
+        self.avoids.get(edge).is_none_or(|until_ns| *until_ns <= now_ns)
+    }
+
+    /// This edge is not chosen as the target before this time.
+    pub(crate) fn avoid(&mut self, edge: &str, until_ns: u64) {
+        let avoided_ns = self.avoids.entry(edge.to_string()).or_default();
+        *avoided_ns = until_ns.max(*avoided_ns);
+    }
+
+    /// Whether a target is fed that nothing depends on: no claim names it, and outputs do not wait for what it confirms.
+    pub(crate) fn is_trying_target(&self) -> bool {
+        self.target.is_some() && self.switch.is_none() && !self.may_name_backup()
+    }
+
+    /// Whether a claim names a backup, or one that may be written does.
+    fn may_name_backup(&self) -> bool {
+        let asked = self.asked.as_ref().and_then(|asked| asked.to.as_ref());
+        self.names_backup() || asked.is_some_and(|to| to.backup.is_some())
+    }
+
+    /// From when on a session that leaves it without a backup may run alone. That does not begin again if the edge that it was fed to was no
+    /// backup yet.
+    pub(crate) fn leaver_is_alone_at(&self, now_ns: u64) -> u64 {
+        let again_ns = now_ns.saturating_add(self.kind.pace.alone_after_ns);
+        if self.is_trying_target() { self.alone_at_ns } else { again_ns }
     }
 
     /// Whether an edge that was avoided may be chosen again from now on. True once.
     pub(crate) fn avoids_no_more(&mut self, now_ns: u64) -> bool {
-        self.avoids.take_if(|(_, until_ns)| *until_ns <= now_ns).is_some()
+        let count = self.avoids.len();
+        self.avoids.retain(|_, until_ns| now_ns < *until_ns);
+        self.avoids.len() < count
     }
 
     /// The connection to the target broke, or it does not confirm.
     pub(crate) fn lose_target(&mut self, now_ns: u64) {
         if let Some(target) = self.target.take() {
-            self.avoids = Some((target.edge, now_ns.saturating_add(AVOIDED_NS)));
+            self.avoid(&target.edge, now_ns.saturating_add(AVOIDED_NS));
         }
         (self.switch, self.announced_at, self.next) = (None, None, None);
         self.ended.clear();
@@ -653,7 +683,7 @@ impl Group {
         let alone = may_run_alone.then_some(self.alone_at_ns);
         let empty = self.leaves_ns().filter(|_| self.asked.is_none());
         let late = self.unconfirmed_since_ns().map(|since_ns| since_ns + confirm_ns);
-        let avoids = self.avoids.as_ref().map(|(_, until_ns)| *until_ns);
+        let avoids = self.avoids.values().min().copied();
         let looks = self.may_switch() || self.next.is_some();
         let look = looks.then_some(self.looked_ns.saturating_add(LOOK_NS));
         [epoch, again, alone, empty, late, avoids, look].into_iter().flatten().min()

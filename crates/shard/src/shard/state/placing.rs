@@ -53,6 +53,8 @@ pub(crate) struct Placing {
     pub(super) again_ns: Option<u64>,
     /// How long the last wait was; 0 once a keeper has stored a checkpoint.
     backoff_ns: u64,
+    /// Whether an edge has refused to be its backup, so that another one was asked instead.
+    asked_another: bool,
     /// Whether keepers were searched for since the last generation.
     pub(super) looked: bool,
     /// Whether the session was sent to another edge because this one stops.
@@ -188,6 +190,21 @@ impl Placing {
         self.again_ns.is_some_and(|again_ns| again_ns > now_ns)
     }
 
+    /// When that ends.
+    pub(crate) fn rests_until_ns(&self) -> Option<u64> {
+        self.again_ns
+    }
+
+    /// Its group has another target: the wait was for the former one.
+    pub(crate) fn rests_no_more(&mut self) {
+        self.again_ns = None;
+    }
+
+    /// An edge refuses to be its backup. Whether another one is asked now: once, since there may be many that refuse.
+    pub(crate) fn may_ask_another(&mut self) -> bool {
+        !core::mem::replace(&mut self.asked_another, true)
+    }
+
     /// Whether the wait for another search has just ended.
     pub(crate) fn is_due(&mut self, now_ns: u64) -> bool {
         self.again_ns.take_if(|again_ns| *again_ns <= now_ns).is_some()
@@ -221,7 +238,7 @@ impl Placing {
 
     /// A keeper has stored a checkpoint: the next one that drops the session is asked again soon.
     pub(crate) fn stored(&mut self) {
-        self.backoff_ns = 0;
+        (self.backoff_ns, self.asked_another) = (0, false);
     }
 
     /// The edge and shard that could take over now.

@@ -12,6 +12,7 @@ mod operator;
 mod policies;
 mod rebalance;
 mod traffic;
+mod unkept;
 mod versions;
 mod won;
 mod world;

@@ -316,6 +316,12 @@ impl World {
         self.tell(edge, ToShard::Configure(configure));
     }
 
+    /// An edge has so many sessions at most from now on, with those that it stands by for.
+    pub(crate) fn limits_sessions(&mut self, edge: usize, sessions_max: u32) {
+        let configure = Configure { sessions_max, ..self.configure(edge, self.edges.len()) };
+        self.tell(edge, ToShard::Configure(configure));
+    }
+
     /// The app is deployed at an edge.
     pub(crate) fn deploys(&mut self, edge: usize) {
         self.tell(edge, ToShard::Deploy(self.app()));

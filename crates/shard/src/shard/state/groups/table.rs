@@ -118,7 +118,9 @@ impl Groups {
     pub(crate) fn find(&self, kind: &GroupKind, target: Option<&Target>, count: usize) -> Option<GroupId> {
         let fits = |group: &Group| {
             let stays = !group.is_leaving() && group.contested.is_none() && !group.is_slot;
-            stays && group.kind == *kind && group.target.as_ref() == target
+            // Sessions that begin are better in a group of their own than in one whose backup is not certain.
+            let is_tried = group.is_refuge && target.is_some() && group.claimed_backup().is_none();
+            stays && !is_tried && group.kind == *kind && group.target.as_ref() == target
         };
         // Of more groups, as a former policy wanted, the others get no more sessions.
         let found = self.by_name.iter().filter(|(_, group)| fits(group)).take(count.max(1));
@@ -156,6 +158,35 @@ impl Groups {
         if has_released {
             group.switch = None;
         }
+        self.insert(name, group);
+    }
+
+    /// A group without a backup for a session that this edge does not keep: one of this kind that avoids it as well and may run alone by
+    /// then. No other edge may ever have been its backup since its last claim: the session may have released something.
+    pub(crate) fn refuge(
+        &self,
+        kind: &GroupKind,
+        edge: &str,
+        (now_ns, alone_at_ns): (u64, u64),
+    ) -> Option<GroupId> {
+        let fits = |group: &Group| {
+            let is_able = !group.is_leaving() && group.contested.is_none() && !group.is_missing();
+            let is_alone = group.target.is_none() && !group.may_name_backup() && !group.renews;
+            let waits = !group.may_aim_at(edge, now_ns) && group.alone_at_ns <= alone_at_ns;
+            group.is_refuge && is_able && is_alone && waits && group.kind == *kind
+        };
+        self.by_name.iter().find(|(_, group)| fits(group)).map(|(name, _)| *name)
+    }
+
+    /// Begins such a group, which avoids an edge until a time, and may run alone from another one on.
+    pub(crate) fn begin_refuge(
+        &mut self,
+        name: GroupId,
+        (kind, edge): (GroupKind, &str),
+        (now_ns, avoids_until_ns, alone_at_ns): (u64, u64, u64),
+    ) {
+        let mut group = Group { is_refuge: true, alone_at_ns, ..Group::new(kind, None, now_ns) };
+        group.avoid(edge, avoids_until_ns);
         self.insert(name, group);
     }
 
@@ -198,7 +229,7 @@ impl Groups {
         let mut group = Group::new(kind, None, now_ns);
         (group.record, group.alone_at_ns) = (Some(record), now_ns);
         let avoided_ns = if was_handed_over { SETTLE_NS } else { AVOIDED_NS };
-        group.avoids = Some((former, now_ns.saturating_add(avoided_ns)));
+        group.avoid(&former, now_ns.saturating_add(avoided_ns));
         group.looked_ns = now_ns.saturating_add(SETTLE_NS);
         self.insert(name, group);
     }

@@ -51,6 +51,65 @@ fn a_session_that_was_handed_over_waits_for_a_copy_no_longer_than_for_any_backup
 }
 
 #[test]
+fn only_a_group_that_no_other_edge_may_claim_takes_a_session_that_an_edge_does_not_keep() {
+    let (name, alone_at, avoids_until) = ([7; 16], 5 * MS, 100 * MS);
+    let target = Target { wire: ShardWireId(1), edge: "b".into() };
+    let mut groups = Groups::default();
+    groups.begin_refuge(name, (KIND, "b"), (0, avoids_until, alone_at));
+    groups.join(name, SessionId([1; 16]), 0);
+    let takes = |groups: &Groups, edge: &str, now_ns: u64, alone_at_ns: u64| {
+        groups.refuge(&KIND, edge, (now_ns, alone_at_ns)) == Some(name)
+    };
+    assert!(takes(&groups, "b", 0, alone_at));
+    assert!(!takes(&groups, "b", 0, alone_at - 1), "the session may run alone earlier");
+    assert!(!takes(&groups, "b", avoids_until, alone_at), "it may ask that edge now");
+    assert!(!takes(&groups, "c", 0, alone_at), "and this one");
+    let claim = groups.next_claim(0, name, "a", || 1).expect("it is in no claim yet");
+    assert_eq!(claim.to.as_ref().and_then(|to| to.backup.as_deref()), None);
+    assert!(takes(&groups, "b", 0, alone_at));
+    groups.get_mut(name).expect("it has begun").won(claim.tag, None);
+    assert!(takes(&groups, "b", 0, alone_at));
+    // The edge is asked again: neither such sessions nor those that begin join it until a claim names that one.
+    let group = groups.get_mut(name).expect("it has begun");
+    group.aim(target.clone());
+    assert!(group.is_trying_target() && group.leaver_is_alone_at(7) == alone_at);
+    assert!(!takes(&groups, "b", 0, alone_at));
+    assert_eq!(groups.find(&KIND, Some(&target), 1), None);
+    let group = groups.get_mut(name).expect("it has begun");
+    group.switch();
+    let (number, _) = group.end_epoch(LOOK_NS);
+    group.confirm(ShardWireId(1), number).expect("it is the target");
+    let claim = groups.next_claim(LOOK_NS, name, "a", || 2).expect("the backup is to be named");
+    let group = groups.get_mut(name).expect("it has begun");
+    assert!(!group.is_trying_target() && group.leaver_is_alone_at(7) == 7 + ALONE_AFTER);
+    // That edge is lost before it is known whether the claim was written.
+    group.lose_target(LOOK_NS);
+    assert!(!takes(&groups, "b", LOOK_NS, u64::MAX));
+    groups.get_mut(name).expect("it has begun").won(claim.tag, None);
+    assert!(!takes(&groups, "b", LOOK_NS, u64::MAX));
+    let claim = groups.next_claim(LOOK_NS, name, "a", || 3).expect("none is to be named");
+    groups.get_mut(name).expect("it has begun").won(claim.tag, None);
+    assert!(takes(&groups, "b", LOOK_NS, u64::MAX));
+    assert_eq!(groups.invariants(), Ok(()));
+}
+
+#[test]
+fn a_group_avoids_each_edge_for_its_time() {
+    let mut group = Group::new(KIND, None, 0);
+    let aims_at = |group: &Group, now_ns: u64| ["b", "c", "d"].map(|edge| group.may_aim_at(edge, now_ns));
+    group.avoid("b", 5);
+    group.avoid("c", 9);
+    // A shorter time does not end a longer one.
+    group.avoid("c", 1);
+    assert_eq!(aims_at(&group, 4), [false, false, true]);
+    assert!(!group.avoids_no_more(4));
+    assert!(group.avoids_no_more(5) && !group.avoids_no_more(5));
+    assert_eq!(aims_at(&group, 5), [true, false, true]);
+    assert!(group.avoids_no_more(9));
+    assert_eq!(aims_at(&group, 9), [true; 3]);
+}
+
+#[test]
 fn sessions_are_spread_over_as_many_groups_as_their_policy_says() {
     let policy = |name: &str, groups| Some(Arc::new(policy(name, &[], groups)));
     let kinds =
