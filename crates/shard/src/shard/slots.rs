@@ -193,7 +193,9 @@ impl Shard {
                 ask(query, out);
                 let is_named = |holder: &&Claimed| holder.backup.as_ref() == Some(&self.config.edge);
                 if let Some(holder) = held.holder.as_ref().filter(is_named) {
-                    self.backups.found(group, holder);
+                    for ended in self.backups.found(group, holder) {
+                        self.drop_standby(now, ended, out);
+                    }
                 }
             }
             _ => {}

@@ -47,6 +47,8 @@ pub(crate) struct BackedGroup {
     /// whose claim has not arrived. Then the first to claim from that has the group.
     instead: Option<Option<Claimed>>,
     sessions: BTreeSet<SessionId>,
+    /// Those of them that its primary has not fed since it began to feed this edge again.
+    former: BTreeSet<SessionId>,
     /// Whether it is a slot's: then it is claimed even if no end asks.
     pub(crate) is_slot: bool,
     /// Since when the primary is lost or suspected, or a claim came too early.
@@ -189,14 +191,17 @@ impl Backups {
         found
     }
 
-    /// The store has a claim on this group that names this edge, which its primary had no time to announce.
-    pub(crate) fn found(&mut self, name: GroupId, record: &Claimed) {
+    /// The store has a claim on this group that names this edge, which its primary had no time to announce. It names this edge for what it
+    /// has fed since it was not its backup: returns the other sessions, which have ended there meanwhile.
+    pub(crate) fn found(&mut self, name: GroupId, record: &Claimed) -> Vec<SessionId> {
         if let Some(group) = self.by_name.get_mut(&name)
             && !matches!(group.feeder, Feeder::Connected(_))
             && group.record.is_none()
         {
             group.record = Some(record.clone());
+            return group.former.iter().copied().collect();
         }
+        Vec::new()
     }
 
     /// A session of a group is fed here from now on.
@@ -208,6 +213,7 @@ impl Backups {
             record: None,
             instead: None,
             sessions: BTreeSet::new(),
+            former: BTreeSet::new(),
             is_slot: false,
             gone_since_ns: None,
             handed_over: false,
@@ -220,6 +226,7 @@ impl Backups {
             (group.feeder, group.record, group.asked) = (Feeder::Connected(wire), None, None);
             (group.primary, group.instead) = (primary.into(), None);
             (group.gone_since_ns, group.handed_over) = (None, false);
+            group.former.clone_from(&group.sessions);
         }
         group.sessions.insert(session);
         self.of_session.insert(session, name);
@@ -231,6 +238,7 @@ impl Backups {
         let Some(name) = self.of_session.remove(&session) else { return };
         if let Some(group) = self.by_name.get_mut(&name) {
             group.sessions.remove(&session);
+            group.former.remove(&session);
             if group.sessions.is_empty() && group.asked.is_none() {
                 self.by_name.remove(&name);
             }
@@ -504,6 +512,7 @@ impl Backups {
         for group in self.by_name.values() {
             holds!("I51", !group.sessions.is_empty() || group.asked.is_some());
             holds!("I51", group.asked.is_none() || group.record.is_some());
+            holds!("I51", group.former.is_subset(&group.sessions));
             holds!("I51", group.gone_since_ns.is_some() != matches!(group.feeder, Feeder::Connected(_)));
         }
         Ok(())

@@ -227,6 +227,52 @@ fn a_backup_forgets_cells_that_have_ended_while_it_was_away() {
 }
 
 #[test]
+fn a_backup_that_never_hears_of_its_claim_forgets_cells_that_have_ended_while_it_was_away() {
+    for form in FORMS {
+        let mut world = World::with_keys(2, form, 1);
+        let (stays, leaves) = (world.joins_cell(0, "a"), world.joins_cell(0, "b"));
+        world.runs(LONG_MS);
+        let at = world.runs_at()[0];
+        let backup = 1 - at;
+        let names_backup = |world: &World| {
+            world.store.groups.values().any(|claim| claim.backup.as_ref() == Some(&format!("e{backup}")))
+        };
+        world.store.away_from = Some(backup);
+        world.moves(at, &format!("e{backup}"));
+        world.runs(50);
+        world.closes(leaves);
+        for _ in 0..LONG_MS {
+            world.runs(1);
+            if !names_backup(&world) {
+                break;
+            }
+        }
+        assert!(!names_backup(&world), "{form:?}: its primary goes on alone");
+        // It is the backup again. What tells it so is lost, and then its primary dies.
+        while !names_backup(&world) {
+            world.steps(1);
+        }
+        world.freezes(backup);
+        world.runs(0);
+        world.loses_unread(backup);
+        world.thaws(backup);
+        assert_eq!(world.cells_at(at), [("a".to_string(), 1)], "{form:?}");
+        world.store.away_from = None;
+        // The machine of the client that has left is off, so that nothing tells this edge that it has.
+        world.cuts_off(leaves, true);
+        world.kills(at);
+        world.runs(LONG_MS);
+        let next = world.joins_cell(backup, "b");
+        world.runs(LONG_MS);
+        assert_eq!(world.heard(next), ["1 joins", "2 hi"], "{form:?}");
+        world.says(stays, "still here");
+        world.runs(LONG_MS);
+        assert!(heard(&world, stays, "still here"), "{form:?}");
+        assert!(world.notes.iter().any(|note| note.contains("takes 1 sessions over")), "{:?}", world.notes);
+    }
+}
+
+#[test]
 fn a_client_without_a_key_is_told_so() {
     let mut world = World::with_keys(2, BackupForm::Log, 4);
     let client = world.joins(0);

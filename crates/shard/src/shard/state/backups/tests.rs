@@ -136,3 +136,20 @@ fn an_edge_resigns_from_a_claim_of_which_it_has_no_copy() {
     backups.lost(0, WIRE);
     assert!(backups.resigns(0, GROUP, claim.generation));
 }
+
+#[test]
+fn a_claim_that_is_found_is_for_what_was_fed_since_the_primary_was_back() {
+    let [stays, ended, new] = [1, 2, 3].map(|number| SessionId([number; 16]));
+    let mut backups = Backups::default();
+    [stays, ended].into_iter().for_each(|session| backups.join(GROUP, (WIRE, "a"), session));
+    assert_eq!(backups.found(GROUP, &claimed(4, "a", Some("b"))), [], "its primary would announce it");
+    backups.lost(0, WIRE);
+    // The primary has run alone, and feeds this edge again.
+    let wire = ShardWireId(2);
+    [stays, new].into_iter().for_each(|session| backups.join(GROUP, (wire, "a"), session));
+    backups.lost(0, wire);
+    assert_eq!(backups.found(GROUP, &claimed(6, "a", Some("b"))), [ended]);
+    assert!(backups.may_claim(stays) && backups.invariants().is_ok());
+    backups.leave(ended);
+    assert!(backups.invariants().is_ok());
+}
