@@ -36,7 +36,7 @@ pub(super) enum CellCopy {
     /// Its rest is being made, and the cell is held back.
     Underway(Box<Underway>),
     /// It is whole, or could not be made; the reason is reported with the checkpoint, for which the shard waits anyway.
-    Done(Result<Snapshot, SnapshotError>),
+    Done(CheckpointBase, Result<Snapshot, SnapshotError>),
 }
 
 /// A copy whose rest is being made.
@@ -94,7 +94,7 @@ impl Executor {
         let copy = if is_large {
             CellCopy::Underway(Box::new(Underway { base, sealing: None, held: None }))
         } else {
-            CellCopy::Done(self.cells.snapshot(cell, base))
+            CellCopy::Done(base, self.cells.snapshot(cell, base))
         };
         self.copies.insert(cell, copy);
         if is_large {
@@ -147,14 +147,16 @@ impl Executor {
     /// One piece of the copy of a cell that is held back.
     fn copy_rest(&mut self, cell: CellId, inputs: &mut VecDeque<ShardInput>) {
         let began = Instant::now();
-        let piece = match self.copies.get(&cell) {
-            Some(CellCopy::Underway(underway)) => self.cells.snapshot_piece(cell, underway.base),
-            _ => Err(SnapshotError::NotIdle),
+        let (base, piece) = match self.copies.get(&cell) {
+            Some(CellCopy::Underway(underway)) => {
+                (underway.base, self.cells.snapshot_piece(cell, underway.base))
+            }
+            _ => (CheckpointBase::Image, Err(SnapshotError::NotIdle)),
         };
         self.charge_since(cell, Some(began));
         let Some(result) = piece.transpose() else { return };
         self.copying.pop_front();
-        let done = CellCopy::Done(result);
+        let done = CellCopy::Done(base, result);
         let Some(CellCopy::Underway(underway)) = self.copies.insert(cell, done) else { return };
         let Underway { sealing, held, .. } = *underway;
         if let Some((header, seal)) = sealing {
@@ -214,7 +216,7 @@ impl Executor {
     /// Encodes and seals the copied state, when it is whole: at once if it is small, otherwise by the sealer.
     ///
     /// `header` is that of the copied moment. The sealer has a low priority: a checkpoint that
-    /// takes longer only delays truncation.
+    /// takes longer only delays truncation. Outputs wait for what the backup gets, so that is sealed before all else.
     pub(in crate::edge) fn checkpoint(
         &mut self,
         cell: CellId,
@@ -223,14 +225,14 @@ impl Executor {
         inputs: &mut VecDeque<ShardInput>,
     ) {
         let number = header.number;
-        let snapshot = match self.copies.remove(&cell) {
+        let (base, snapshot) = match self.copies.remove(&cell) {
             Some(CellCopy::Underway(mut underway)) => {
                 underway.sealing = Some((header, seal));
                 self.copies.insert(cell, CellCopy::Underway(underway));
                 return;
             }
-            Some(CellCopy::Done(result)) => result,
-            None => Err(SnapshotError::NotIdle),
+            Some(CellCopy::Done(base, result)) => (base, result),
+            None => (CheckpointBase::Image, Err(SnapshotError::NotIdle)),
         };
         match snapshot {
             Ok(snapshot) => {
@@ -245,7 +247,11 @@ impl Executor {
                     inputs.push_back(ShardInput::Checkpointed { cell, number, result: Ok(sealed()) });
                     self.charge_since(cell, Some(began));
                 } else {
-                    self.sealer.lazy(move |()| Some(Answer::Sealed { cell, number, bytes: sealed() }));
+                    let job = move |_: &mut ()| Some(Answer::Sealed { cell, number, bytes: sealed() });
+                    match base {
+                        CheckpointBase::Backup => self.sealer.urgent(job),
+                        _ => self.sealer.lazy(job),
+                    }
                 }
             }
             Err(error) => {

@@ -253,3 +253,30 @@ fn a_copy_waits_for_buffers_that_the_worker_makes() {
     }
     assert!(matches!(world.answer(), ShardInput::Prepared { cell: LARGE }));
 }
+
+#[test]
+fn what_the_backup_gets_is_sealed_before_other_checkpoints_that_wait() {
+    let mut world = World::new("backup-first");
+    let (go_on, waits) = std::sync::mpsc::channel::<()>();
+    world.executor.sealer.urgent(move |()| {
+        let _ = waits.recv();
+        None
+    });
+    let seal = keys().seal(Generation { count: 1, opener: 9 });
+    for (number, base) in [(4, CheckpointBase::Image), (5, CheckpointBase::Backup)] {
+        world.command(LARGE, b'T', 100);
+        world.executor.copy(LARGE, base);
+        let header = Box::new(Header { number, ..*header() });
+        world.executor.checkpoint(LARGE, header, seal.clone(), &mut world.inputs);
+        while world.executor.is_copying() {
+            world.executor.copy_pieces(&mut world.inputs);
+        }
+        assert!(world.inputs.is_empty(), "it is large");
+    }
+    drop(go_on);
+    let numbers = [world.answer(), world.answer()].map(|answer| match answer {
+        ShardInput::Checkpointed { cell: LARGE, number, result: Ok(_) } => number,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(numbers, [5, 4]);
+}
