@@ -479,6 +479,11 @@ impl Plan {
         self.load == Load::Drizzle
     }
 
+    /// Whether a program may send as much as an end keeps at most.
+    pub fn fills_ends(&self) -> bool {
+        matches!(self.load, Load::Flood | Load::Drizzle)
+    }
+
     /// Whether outputs wait for a backup.
     #[must_use]
     pub fn has_epochs(&self) -> bool {
@@ -494,6 +499,11 @@ impl Plan {
     /// Whether agents or shards may keep little.
     pub fn is_short_of_memory(&self) -> bool {
         self.memory_max < UNLIMITED || self.shard_memory_max > 0
+    }
+
+    /// Whether sessions may wait for ever: agents have hardly any memory, and no checkpoint fits that would give some back.
+    pub fn may_starve(&self) -> bool {
+        self.memory_max < UNLIMITED && self.checkpoints_max < CHECKPOINTS_SIZE
     }
 
     /// Edges reach each other with delays like those of agents. If they are standbys, faults also occur between them.

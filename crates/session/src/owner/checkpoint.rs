@@ -18,6 +18,9 @@ use marram_wire::{
     limits::{RETAINED_MAX, STREAM_CUT, charge},
 };
 
+/// After a checkpoint that could not be made, one is tried again so much later, in nanoseconds, if one is due then.
+const RETRY_NS: u64 = 1_000_000_000;
+
 impl Owner {
     /// Takes a checkpoint if one is due and no handler runs: a copy in the middle of an entry would be at no position
     /// of the log. Nor while another edge is about to take the session over: the ends would delete log that it still needs.
@@ -167,11 +170,12 @@ impl Owner {
         }
         let bytes = match result {
             Ok(bytes) => bytes,
-            Err(reason) => return self.no_checkpoint(reason, out),
+            Err(reason) => return self.no_checkpoint(now, reason, out),
         };
         if let Err(reason) = self.checkpointer.fits(&self.about, &self.ends, bytes.len() as u64) {
-            self.no_checkpoint(reason, out);
-            if self.checkpointer.is_fed() {
+            self.no_checkpoint(now, reason, out);
+            let goes_on = self.cell.is_some();
+            if goes_on && self.checkpointer.is_fed() {
                 // Another kind of checkpoint may fit. If none does, its ends may stop reading before one is due.
                 self.checkpointer.require();
                 self.checkpoint_if_due(out);
@@ -225,7 +229,8 @@ impl Owner {
 
     /// The checkpoint failed, such as for lack of memory on this edge. A later one is tried when it is due again: the
     /// session continues while there is room for its log.
-    fn no_checkpoint(&mut self, reason: String, out: &mut Vec<OwnerEffect>) {
+    fn no_checkpoint(&mut self, now: Now, reason: String, out: &mut Vec<OwnerEffect>) {
+        self.checkpointer.retry_ns = Some(now.mono_ns.saturating_add(RETRY_NS));
         self.checkpointer.give_up();
         if let Some(keep) = self.keep.as_mut().filter(|keep| keep.is_copied()) {
             if self.runner.rebuild.is_some() {
@@ -257,12 +262,22 @@ impl Owner {
         self.end_if_exhausted(&reason, out);
     }
 
-    /// Ends a session of which no checkpoint can be taken, once the log is full or an end can keep no further message:
-    /// it could do nothing more, and its peers would wait for ever.
+    /// A checkpoint could not be made, and enough time has passed: tries again, if one is due. Nothing else may happen to the session, since
+    /// ends whose agents' memory is full read nothing before there is one.
+    pub(super) fn retry_checkpoint(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
+        let is_time = self.checkpointer.retry_ns.take_if(|retry_ns| *retry_ns <= now.mono_ns).is_some();
+        if is_time && self.may_copy() {
+            self.checkpoint_if_due(out);
+        }
+    }
+
+    /// Ends a session of which no checkpoint can be taken, once the log is full or an end can keep no further message, however
+    /// much memory its agent has: it could do nothing more, and its peers would wait for ever. An end that has told a smaller allowance
+    /// may have stopped reading long before. It waits for memory, which other sessions give back: no session ends because its agent's is
+    /// full (I44).
     fn end_if_exhausted(&mut self, reason: &str, out: &mut Vec<OwnerEffect>) {
-        // An end that has told a smaller allowance stops reading earlier, at four times as much at the least.
-        let kept_max = |side: &EndState| RETAINED_MAX.min(4 * side.allowance());
-        let is_kept_full = self.ends.iter().any(|side| side.uncovered + charge(STREAM_CUT) > kept_max(side));
+        let is_full = |side: &EndState| side.uncovered + charge(STREAM_CUT) > RETAINED_MAX;
+        let is_kept_full = self.ends.iter().any(is_full);
         if self.log.is_full() || is_kept_full {
             let what = if is_kept_full { "an end can keep no further message" } else { "the log is full" };
             let why = alloc::format!("{what}, and no checkpoint can be taken: {reason}");

@@ -208,6 +208,8 @@ pub(super) struct Checkpointer {
     pub(super) builds_on_fed: bool,
     /// Whether the session came from another owner, and no checkpoint of this one is held: how much the ends keep is not known.
     pub(super) is_fed: bool,
+    /// When to try again, after a checkpoint that could not be made.
+    pub(super) retry_ns: Option<u64>,
 }
 
 impl Checkpointer {

@@ -30,7 +30,9 @@ impl Owner {
         let witness_ns = self.witness.report_due_ns();
         let clients_ns = self.clients_due_ns().filter(|_| is_running);
         let servers_ns = self.servers_due_ns();
-        [timer_ns, self.recordings.until_ns(), witness_ns, clients_ns, servers_ns].into_iter().flatten().min()
+        let retry_ns = self.checkpointer.retry_ns.filter(|_| is_running);
+        let others = [self.recordings.until_ns(), witness_ns, clients_ns, servers_ns, retry_ns];
+        others.into_iter().chain([timer_ns]).flatten().min()
     }
 
     /// Handles timeouts. Each is checked against the clock again, since a tick may be late or for another one.
@@ -42,6 +44,7 @@ impl Owner {
         self.witness.report(now, &self.ends, out);
         self.clients_due(now, out);
         self.ask_servers(now, out);
+        self.retry_checkpoint(now, out);
         self.pump(now, out);
     }
 

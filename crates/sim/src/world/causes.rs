@@ -10,6 +10,9 @@ use crate::{executor::Trapped, oracle::is_valid_prefix, plan::Service, program::
 use marram_wire::{frame::Code, id::SessionId, limits::CHECKPOINTS_SIZE};
 use std::collections::BTreeSet;
 
+/// With this begins why a session ends whose end keeps all that it can, if no checkpoint makes room.
+const KEEPS_TOO_MUCH: &str = "an end can keep no further message";
+
 /// Events that may end a session.
 #[derive(Debug, Default)]
 pub(crate) struct Causes {
@@ -128,6 +131,10 @@ impl World {
         let lied = session.is_some_and(|session| self.is_lied_about(session));
         self.watch.count_if(Rare::LieRefused, lied && matches!(code, Code::Protocol | Code::Tampered));
         let explained = self.explains(code, session, service) || (lied && is_said_after_lies(code));
+        // A full memory slows a session down: it ends only where an end keeps as much as it could keep alone.
+        let ends_for_memory =
+            code == Code::Guest && reason.starts_with(KEEPS_TOO_MUCH) && !self.plan.fills_ends();
+        let explained = explained && !ends_for_memory;
         if !explained {
             let text =
                 format!("{what} of session {session:?} ended and no fault explains it: {code:?}, {reason}");

@@ -48,6 +48,8 @@ const SAMPLE_TAG: u64 = 1 << 32;
 const KILL_TAG: u64 = 1 << 33;
 /// Tag of a request for the list of standbys.
 const LIST_TAG: u64 = 1 << 35;
+/// Sessions that wait for memory in vain are ended by an operator then, in nanoseconds.
+const STARVED_NS: u64 = 100 * S;
 /// The end of what a shard notes of a move that gives way to another one.
 const REPLACES: &str = "replaces that";
 /// What an owner tells a hot standby that lags, before the number of entries.
@@ -389,6 +391,10 @@ impl World {
                     Event::Control(edge, life, control::ControlInput::Request { tag: LIST_TAG, request }),
                 );
             }
+        }
+        if self.plan.may_starve() && self.queue.now_ns() > STARVED_NS {
+            // What else would help is more memory.
+            (0..self.edges.len()).for_each(|edge| self.ask_to_kill(edge));
         }
         self.queue.after(super::SAMPLE_NS, Event::Sample);
     }
