@@ -266,6 +266,8 @@ impl Watch {
         let before = self.sights.len();
         if side == PeerSide::Agent {
             self.keeps_checkpoints((wire, agent), frame);
+        } else {
+            self.owner_told(wire, frame);
         }
         match (side, frame) {
             (PeerSide::Agent, Frame::Hello(hello)) => {
@@ -381,7 +383,7 @@ impl Watch {
             self.bounds.broken = Some(what);
         }
         if self.bounds.ignored.is_empty() {
-            let wrong = self.pairs.promised((agent, *session, *server), *peer);
+            let wrong = self.pairs.promised((agent, *session, *server), *generation, *peer);
             self.bounds.broken = wrong.or(self.bounds.broken.take());
         }
         // The end of a session that is protected only while it moves goes back to the last generation with a log.

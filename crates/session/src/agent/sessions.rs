@@ -377,7 +377,7 @@ impl Agent {
             Frame::Ended(ended) => self.end_session(now_ns, id, ended.code, ended.reason, out),
             Frame::Reject(reject) => {
                 session.refusal = Some((reject.code, reject.reason.clone()));
-                session.end.refused();
+                session.end.refused(reject.code);
                 self.orphan(now_ns, id, (reject.code, &reject.reason), out);
             }
             other => self.owner_frame(now_ns, id, wire_id, channel, other, out),

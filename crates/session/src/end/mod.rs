@@ -24,7 +24,7 @@ use bytes::Bytes;
 use marram_wire::{
     codec::Last,
     frame::{
-        Channel, CheckpointBegin, CheckpointPart, Credit, Failure, Frame, Hello, Input, Keeps, Kept,
+        Channel, CheckpointBegin, CheckpointPart, Code, Credit, Failure, Frame, Hello, Input, Keeps, Kept,
         KeptInput, Live, LogPart, Promise, Promised,
     },
     id::{Generation, HostId, ImageHash, SessionId},
@@ -129,6 +129,11 @@ pub struct End {
     protected: bool,
     /// Whether the owner that it promised last refused the session before a log was chosen: nothing is lost then.
     refused: bool,
+    /// Of a client's end: whether no owner that it has promised can choose a log any more. All of them gave the session up since the agent
+    /// of its server had no room, so its other end is not fixed.
+    is_free: bool,
+    /// Whether that was so before the last promise.
+    was_free: bool,
     promised: Generation,
     /// The last generation in which an owner chose a log.
     chosen: Generation,
@@ -211,6 +216,8 @@ impl End {
             terms: None,
             protected: false,
             refused: false,
+            is_free: true,
+            was_free: true,
             promised: Generation::NONE,
             chosen: Generation::NONE,
             channel: 0,
@@ -438,6 +445,7 @@ impl End {
         self.checkpoints.invariants(self.log.end())?;
         holds!("I49", !self.protected || self.terms.as_ref().is_some_and(|terms| !terms.keeps.anything()));
         holds!("I6", !self.refused || (!self.begun && !has_owner));
+        holds!("I5", !self.is_free || (!self.begun && !has_owner));
         holds!("I44", (RETAINED_MIN..=RETAINED_MAX).contains(&self.room));
         holds!("I44", (ALLOWANCE_MIN..=CHECKPOINT_AFTER_BYTES).contains(&self.allowance));
         holds!("I10", self.unacknowledged <= self.received);
@@ -461,7 +469,7 @@ impl End {
             promised: self.promised,
             image: terms.map(|terms| terms.image),
             proof: terms.map(|terms| seal::proof(&terms.key, challenge, self.session)),
-            peer: terms.and_then(|terms| terms.peer),
+            peer: terms.filter(|_| !self.is_free).and_then(|terms| terms.peer),
             origin: self.said_origin(),
             active: false,
             key: Last(self.key.clone().map(Box::new)),
@@ -483,6 +491,7 @@ impl End {
         self.channel = ask.channel;
         self.enter(EndPhase::Promised, "an edge asked for this generation");
         self.refused = false;
+        self.was_free = core::mem::replace(&mut self.is_free, false);
         self.terms = Some(Terms {
             image: ask.image,
             key: ask.key,
@@ -579,7 +588,7 @@ impl End {
         }
         // The first promise fixes the ends of a session: a delayed first hello can make another agent accept the session, and
         // two pairs of ends could then each choose a log.
-        if self.terms.as_ref().is_some_and(|terms| terms.peer != ask.peer) {
+        if !self.is_free && self.terms.as_ref().is_some_and(|terms| terms.peer != ask.peer) {
             return Err(PromiseRefusal::Ends);
         }
         Ok(())
@@ -699,9 +708,11 @@ impl End {
     }
 
     /// The owner refuses the session. Before it has chosen a log it has released nothing (I12), and this end has forgotten nothing: even
-    /// if the session has no protection, another attempt may begin it.
-    pub fn refused(&mut self) {
+    /// if the session has no protection, another attempt may begin it. If there was no room for it, that may have been at the agent of its
+    /// server: another one may be asked, unless an owner that was promised before can still choose a log with that agent.
+    pub fn refused(&mut self, code: Code) {
         self.refused = self.phase == EndPhase::Promised && !self.begun;
+        self.is_free = self.refused && !self.server && self.was_free && code == Code::Busy;
     }
 
     /// The owner is gone; messages wait for the next owner.

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use marram_session::end::{End, EndEffect, EndPhase, PromiseRefusal};
 use marram_wire::{
     codec::Last,
-    frame::{Chosen, Failed, Failure, Finish, Frame, Keeps, Live, Output, Promise, RunsAhead},
+    frame::{Chosen, Code, Failed, Failure, Finish, Frame, Keeps, Live, Output, Promise, RunsAhead},
     id::{Generation, HostId, ImageHash},
     limits::{CHECKPOINT_WINDOW, OUTPUT_WINDOW, PART_SIZE, charge},
     seal,
@@ -474,4 +474,50 @@ fn an_end_tells_the_next_owner_the_session_time() {
     assert_eq!(told(&mut bench, 2), Some(Some(75_000)));
     bench.now_ns += 1;
     assert_eq!(told(&mut bench, 3), Some(Some(75_001)), "an owner that chose no log changes nothing");
+}
+
+/// Another agent of the server.
+const OTHER: Option<HostId> = Some(HostId([5; 16]));
+
+/// The end has promised, and its owner gives the session up.
+fn given_up(bench: &mut Bench, ask: &Promise, code: Code) {
+    assert_eq!(bench.promise(ask), Ok(()));
+    bench.end.refused(code);
+    bench.end.drift();
+    assert_eq!(bench.end.invariants(), Ok(()));
+}
+
+#[test]
+fn a_session_goes_to_another_agent_of_its_server_if_the_first_has_no_room() {
+    let mut bench = Bench::new();
+    given_up(&mut bench, &promise(1), Code::Busy);
+    assert_eq!(bench.end.hello(2, &[0; 16]).peer, None, "the edge may choose");
+    given_up(&mut bench, &Promise { peer: OTHER, ..promise(2) }, Code::Busy);
+    assert_eq!(
+        bench.promise(&Promise { peer: OTHER, ..promise(1) }),
+        Err(PromiseRefusal::Superseded(generation(2)))
+    );
+    assert_eq!(bench.promise(&promise(3)), Ok(()), "and back");
+    assert_eq!(bench.end.hello(2, &[0; 16]).peer, promise(3).peer);
+    assert_eq!(bench.promise(&Promise { peer: OTHER, ..promise(4) }), Err(PromiseRefusal::Ends));
+}
+
+#[test]
+fn a_session_stays_with_the_agent_of_its_server_while_an_owner_may_have_begun_it_there() {
+    // The owner of the first promise is not known to have given it up.
+    let mut bench = Bench::new();
+    assert_eq!(bench.promise(&promise(1)), Ok(()));
+    given_up(&mut bench, &promise(2), Code::Busy);
+    assert_eq!(bench.end.hello(2, &[0; 16]).peer, promise(2).peer);
+    assert_eq!(bench.promise(&Promise { peer: OTHER, ..promise(3) }), Err(PromiseRefusal::Ends));
+    // The agent may have taken it.
+    let mut bench = Bench::new();
+    given_up(&mut bench, &promise(1), Code::Waiting);
+    given_up(&mut bench, &promise(2), Code::Busy);
+    assert_eq!(bench.promise(&Promise { peer: OTHER, ..promise(3) }), Err(PromiseRefusal::Ends));
+    // It has begun.
+    let mut bench = Bench::owned(0);
+    bench.end.refused(Code::Busy);
+    bench.end.drift();
+    assert_eq!(bench.promise(&Promise { peer: OTHER, ..promise(2) }), Err(PromiseRefusal::Ends));
 }
