@@ -81,7 +81,8 @@ impl Agent {
         match frame {
             Frame::Welcome(welcome) => self.welcome(now_ns, id, welcome, out),
             Frame::Ping(ping) => {
-                out.push(AgentOutput::Send { wire: id, frame: Pong { stamp: ping.stamp, load: 0 }.into() });
+                let load = u32::try_from(self.sessions.len()).unwrap_or(u32::MAX);
+                out.push(AgentOutput::Send { wire: id, frame: Pong { stamp: ping.stamp, load }.into() });
             }
             Frame::Pong(pong) => self.wires.loaded(id, pong.load),
             Frame::Goodbye(goodbye) => {

@@ -10,7 +10,7 @@ use super::{
     state::groups::Group,
 };
 use crate::api::{App, FromShard, Note, NoteLevel, Now, ShardOutput, ShardWireId};
-use alloc::{collections::BTreeSet, format, string::ToString, vec::Vec};
+use alloc::{format, string::ToString, vec::Vec};
 use marram_session::owner::{CellServer, OwnerPhase};
 use marram_wire::{
     frame::{Code, Hello},
@@ -19,19 +19,16 @@ use marram_wire::{
 
 impl Shard {
     /// The agent that is to be asked for the end of a server, with its wire. Before the log says which agent has the end, any that serves
-    /// the server is asked, one after the other: those that are connected for longest are first.
+    /// the server is asked, one after the other: those with the fewest ends of servers are first.
     pub(super) fn agent_for(&self, server: &CellServer<'_>) -> Option<(ShardWireId, HostId)> {
         if let Some(host) = server.agent {
             return roles::wire_to(&self.wires, host, Port::SERVER, Some(server.name))
                 .map(|wire| (wire, host));
         }
+        let mut hosts = self.wires.agents_in_turn(server.name);
         // What is connected through this edge's own gate ends with this edge: any other agent is better.
-        let is_gate = |(_, host): &(ShardWireId, HostId)| self.config.gate == Some(*host);
-        let others = self.wires.of_server(server.name).filter(|agent| !is_gate(agent));
-        let agents = others.chain(self.wires.of_server(server.name).filter(is_gate));
-        // Several wires may be of one agent, which is asked over the newest one.
-        let mut seen = BTreeSet::new();
-        let mut hosts = agents.map(|(_, host)| host).filter(|host| seen.insert(*host));
+        hosts.sort_by_key(|host| self.config.gate == Some(*host));
+        let mut hosts = hosts.into_iter();
         let host = match server.refused_by {
             None => hosts.next(),
             Some(refused) => hosts.skip_while(|host| *host != refused).nth(1),

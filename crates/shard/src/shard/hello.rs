@@ -6,8 +6,7 @@ use super::{
     policy, refused, roles, shared,
     state::{
         apps::Apps,
-        sessions::Sessions,
-        wires::{Bound, Wire, Wires},
+        wires::{Bound, Wire},
     },
 };
 use crate::api::{App, AppVersion, Configure, Now, Protect, ShardOutput, ShardWireId};
@@ -280,13 +279,52 @@ impl Shard {
         if known.is_some_and(|known| known != host) {
             return refuse(Code::Superseded, "the session's end is at another agent");
         }
-        let other = other_end(&self.wires, &self.sessions, hello, &app)?;
+        let other = self.other_end(now, hello, &app)?;
         let mut ends = alloc::vec![(port_of(hello), (id, Some(hello.channel), host))];
         ends.extend(other);
         // The client first, whichever end asks.
         ends.sort_unstable_by_key(|(port, _)| *port);
         gate_promises_enough(&app, &ends, &self.config)?;
         Ok((app, ends))
+    }
+
+    /// How the other end is reached; none if the app has no server.
+    fn other_end(&self, now: Now, hello: &Hello, app: &App) -> Result<Option<(Port, Reached)>, Refusal> {
+        let Some(server) = &app.server else { return Ok(None) };
+        let port = if hello.server { Port::CLIENT } else { Port::SERVER };
+        let known = self.sessions.get(hello.session).and_then(|session| session.owner.host(port));
+        if let Some(peer) = hello.peer.or(known) {
+            // The hello of an end that began elsewhere names the other end; this shard may know neither.
+            // An agent that may not hold that end is not asked, even if the hello names it.
+            return match roles::wire_to(&self.wires, peer, port, Some(server)) {
+                Some(wire) => Ok(Some((port, (wire, None, peer)))),
+                None => refuse(
+                    Code::Waiting,
+                    "the agent of the session's other end is not connected to this edge",
+                ),
+            };
+        }
+        match self.agent_for_new(now, app, server) {
+            Some((wire, host)) => Ok(Some((port, (wire, None, host)))),
+            None => refuse(
+                Code::NoServerAgent,
+                alloc::format!(
+                    "no agent that reaches the server `{server}` is connected to this edge{}",
+                    refused::reached_instead(&self.wires, server)
+                ),
+            ),
+        }
+    }
+
+    /// The agent of a server that is asked for a new session's end, with its wire: the one with the fewest ends, if it has room as far as is
+    /// known. An end in this edge's own gate is lost with the edge: a protected session has it only where there is no other agent.
+    fn agent_for_new(&self, now: Now, app: &App, server: &str) -> Option<(ShardWireId, HostId)> {
+        let mut hosts = self.wires.agents_of(now.mono_ns, server);
+        if app.protect != Protect::None {
+            hosts.sort_by_key(|host| self.config.gate == Some(*host));
+        }
+        let wire = |host: HostId| roles::wire_to(&self.wires, host, Port::SERVER, Some(server));
+        hosts.into_iter().find_map(|host| Some((wire(host)?, host)))
     }
 
     /// Opens a generation that is newer than `count` and than the last one here (I2 of docs/protocol.md).
@@ -410,38 +448,6 @@ fn app_of(
             let version = AppVersion { app: hello.app.clone(), image };
             refuse(Code::UnknownImage, images::want((apps, config), now, version, out))
         }
-    }
-}
-
-/// How the other end is reached; none if the app has no server.
-fn other_end(
-    wires: &Wires,
-    sessions: &Sessions,
-    hello: &Hello,
-    app: &App,
-) -> Result<Option<(Port, Reached)>, Refusal> {
-    let Some(server) = &app.server else { return Ok(None) };
-    let port = if hello.server { Port::CLIENT } else { Port::SERVER };
-    let known = sessions.get(hello.session).and_then(|session| session.owner.host(port));
-    if let Some(peer) = hello.peer.or(known) {
-        // The hello of an end that began elsewhere names the other end; this shard may know neither.
-        // An agent that may not hold that end is not asked, even if the hello names it.
-        return match roles::wire_to(wires, peer, port, Some(server)) {
-            Some(wire) => Ok(Some((port, (wire, None, peer)))),
-            None => {
-                refuse(Code::Waiting, "the agent of the session's other end is not connected to this edge")
-            }
-        };
-    }
-    match wires.of_server(server).next() {
-        Some((wire, host)) => Ok(Some((port, (wire, None, host)))),
-        None => refuse(
-            Code::NoServerAgent,
-            alloc::format!(
-                "no agent that reaches the server `{server}` is connected to this edge{}",
-                refused::reached_instead(wires, server)
-            ),
-        ),
     }
 }
 

@@ -8,7 +8,8 @@ use marram_session::{
     trace::{TraceContext, TraceRole},
 };
 use marram_wire::{
-    frame::{Frame, Goodbye, Greet, Pong, Sender, Welcome},
+    frame::{Code, Frame, Goodbye, Greet, Pong, Sender, Welcome},
+    id::Port,
     limits::{WIRE_VERSION, WIRE_VERSION_OLDEST},
 };
 
@@ -140,6 +141,7 @@ impl Shard {
             let context = TraceContext::of_session(TraceRole::Shard, session, generation);
             return trace!(context, "ignores {} on wire {}: the link is an older one", frame.name(), id.0);
         }
+        self.note_room(now, (id, port), &frame);
         if matches!(frame, Frame::Promised(_))
             && let Some(session) = self.sessions.get_mut(session)
         {
@@ -153,5 +155,15 @@ impl Shard {
             self.unlink(session, port);
         }
         self.with_owner(now, session, out, |owner, effects| owner.receive(now, port, frame, effects));
+    }
+
+    /// Whether the agent of a server has taken a session, or has no room for it: others are asked before that one then, for a while.
+    fn note_room(&mut self, now: Now, (wire, port): (ShardWireId, Port), frame: &Frame) {
+        match frame {
+            _ if port == Port::CLIENT => {}
+            Frame::Promised(_) => self.wires.has_taken(wire),
+            Frame::Ended(ended) if ended.code == Code::Busy => self.wires.had_no_room(now.mono_ns, wire),
+            _ => {}
+        }
     }
 }

@@ -9,5 +9,6 @@ mod moves;
 mod plans;
 mod recalls;
 mod secrets;
+mod servers;
 mod shared;
 mod support;

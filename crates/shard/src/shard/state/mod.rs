@@ -21,6 +21,7 @@ pub(super) mod rebalance;
 pub(super) mod recalls;
 pub(super) mod refused;
 pub(super) mod replay;
+pub(super) mod servers;
 pub(super) mod sessions;
 pub(super) mod shared;
 pub(super) mod slots;

@@ -1,6 +1,7 @@
 //! Wires that others dialled: the agent or keeper at the other side, and the channels on each. Only this file changes
 //! them, so an agent's entry and its wires agree (I36 of docs/protocol.md).
 
+use super::servers::ServerAgents;
 use crate::api::ShardWireId;
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -83,6 +84,11 @@ impl Wire {
         self.channels.get(&channel).copied()
     }
 
+    /// Channels that lead to ends of servers.
+    fn server_ends(&self) -> impl Iterator<Item = &Bound> {
+        self.channels.values().filter(|bound| is_of_server(bound.port))
+    }
+
     /// All channels, in the order of their numbers.
     pub(crate) fn channels(&self) -> impl Iterator<Item = (Channel, Bound)> {
         self.channels.iter().map(|(channel, bound)| (*channel, *bound))
@@ -95,7 +101,13 @@ pub(crate) struct Wires {
     by_id: BTreeMap<ShardWireId, Wire>,
     /// The newest greeted wire of each agent. An agent may have several, with different credentials.
     hosts: BTreeMap<HostId, ShardWireId>,
+    servers: ServerAgents,
     silence_checked_ns: u64,
+}
+
+/// Whether a server's end is at this port.
+fn is_of_server(port: Port) -> bool {
+    port == Port::SERVER || port.is_from_connect()
 }
 
 impl Wires {
@@ -142,12 +154,16 @@ impl Wires {
     /// A wire is gone. Returns it, so that its sessions can be told.
     pub(crate) fn down(&mut self, id: ShardWireId) -> Option<Wire> {
         let wire = self.by_id.remove(&id)?;
-        if let Some(host) = wire.host
-            && self.hosts.get(&host) == Some(&id)
-        {
+        let Some(host) = wire.host else { return Some(wire) };
+        wire.servers.iter().for_each(|server| self.servers.withdrawn(server, host, id));
+        wire.server_ends().for_each(|_| self.servers.unbound(host));
+        if self.hosts.get(&host) == Some(&id) {
             self.hosts.remove(&host);
             let other = self.by_id.iter().find(|(_, other)| other.host == Some(host)).map(|(id, _)| *id);
             self.hosts.extend(other.map(|other| (host, other)));
+        }
+        if !self.hosts.contains_key(&host) {
+            self.servers.left(host);
         }
         Some(wire)
     }
@@ -162,9 +178,11 @@ impl Wires {
     /// An agent has greeted, and reaches these servers. No other agent can have its id, which is the digest of its key.
     pub(crate) fn greeted(&mut self, id: ShardWireId, servers: &[String]) {
         let Some(wire) = self.by_id.get_mut(&id) else { return };
-        wire.host = Some(wire.verified.host);
+        let host = wire.verified.host;
+        wire.host = Some(host);
         wire.servers = servers.to_vec();
-        self.hosts.insert(wire.verified.host, id);
+        servers.iter().for_each(|server| self.servers.announced(server, host, id));
+        self.hosts.insert(host, id);
     }
 
     /// A wire has proved that it leads to a keeper.
@@ -189,13 +207,22 @@ impl Wires {
     ) -> Option<Channel> {
         let wire = self.by_id.get_mut(&id)?;
         let channel = channel.unwrap_or_else(|| wire.channel());
-        wire.channels.insert(channel, bound);
+        let former = wire.channels.insert(channel, bound);
+        let host = wire.host.unwrap_or_default();
+        if is_of_server(bound.port) {
+            self.servers.bound(host);
+        }
+        if former.is_some_and(|former| is_of_server(former.port)) {
+            self.servers.unbound(host);
+        }
         Some(channel)
     }
 
     pub(crate) fn unbind(&mut self, (wire, channel): (ShardWireId, Channel)) {
-        if let Some(wire) = self.by_id.get_mut(&wire) {
-            wire.channels.remove(&channel);
+        let Some(wire) = self.by_id.get_mut(&wire) else { return };
+        let former = wire.channels.remove(&channel);
+        if former.is_some_and(|former| is_of_server(former.port)) {
+            self.servers.unbound(wire.host.unwrap_or_default());
         }
     }
 
@@ -209,10 +236,26 @@ impl Wires {
         self.by_id.iter().find(|(_, wire)| is_its_own(wire)).map(|(id, _)| *id)
     }
 
-    /// The agents of a server with their wires, the one that has been connected for longest first.
-    pub(crate) fn of_server(&self, server: &str) -> impl Iterator<Item = (ShardWireId, HostId)> {
-        let serves = move |wire: &Wire| wire.servers.iter().any(|it| it == server);
-        self.by_id.iter().filter_map(move |(id, wire)| Some((*id, wire.host.filter(|_| serves(wire))?)))
+    /// The agents of a server in the order in which to ask them for a new session.
+    pub(crate) fn agents_of(&self, now_ns: u64, server: &str) -> Vec<HostId> {
+        self.servers.in_order(now_ns, server)
+    }
+
+    /// The same in an order that does not change when one of them refuses.
+    pub(crate) fn agents_in_turn(&self, server: &str) -> Vec<HostId> {
+        self.servers.by_ends(server)
+    }
+
+    /// The agent at the other side has no room for a new session.
+    pub(crate) fn had_no_room(&mut self, now_ns: u64, id: ShardWireId) {
+        let host = self.by_id.get(&id).and_then(|wire| wire.host);
+        host.into_iter().for_each(|host| self.servers.had_no_room(now_ns, host));
+    }
+
+    /// The agent at the other side has taken a session.
+    pub(crate) fn has_taken(&mut self, id: ShardWireId) {
+        let host = self.by_id.get(&id).and_then(|wire| wire.host);
+        host.into_iter().for_each(|host| self.servers.has_taken(host));
     }
 
     /// The servers that an agent is connected for, each once.
@@ -279,6 +322,12 @@ impl Wires {
         for (host, wire) in &self.hosts {
             holds!("I36", self.by_id.get(wire).is_some_and(|wire| wire.host == Some(*host)));
         }
-        Ok(())
+        let greeted = || self.by_id.iter().filter_map(|(id, wire)| Some((*id, wire.host?, wire)));
+        let announced = greeted()
+            .flat_map(|(id, host, wire)| wire.servers.iter().map(move |server| (&server[..], host, id)));
+        self.servers.invariants(
+            announced,
+            greeted().flat_map(|(_, host, wire)| wire.server_ends().map(move |_| host)),
+        )
     }
 }

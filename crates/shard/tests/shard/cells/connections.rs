@@ -143,6 +143,19 @@ fn agents_of_a_server_are_asked_in_turn_and_one_of_them_connects() {
 }
 
 #[test]
+fn connections_of_cells_are_shared_by_the_agents_of_a_server() {
+    let mut world = World::new(2, BackupForm::Log);
+    let one = world.joins(0);
+    let servers = [0, 1].map(|edge| world.serves(edge));
+    world.runs(LONG_MS);
+    for _ in 0..4 {
+        world.says(one, "connect");
+        world.runs(100);
+    }
+    assert_eq!(servers.map(|server| world.connects_to(server)), [2, 2]);
+}
+
+#[test]
 fn an_agent_that_answers_late_does_not_connect_beside_another_one() {
     for late_ms in [0, 100, LONG_MS] {
         let mut world = World::new(2, BackupForm::Log);
