@@ -118,7 +118,8 @@ impl<I: Copy + Ord> Budget<I> {
     }
 
     /// What each end of a session may have in flight, however little is kept: credit that was granted cannot be taken back. If
-    /// all sessions have two ends with so much, these take half of the memory.
+    /// all sessions of a shard have two ends with so much, these take half of the memory. In an agent it is for the outputs of each end, which take a
+    /// quarter.
     #[must_use]
     pub fn window(&self) -> u64 {
         self.max / 4 / (self.sessions as u64).max(1)

@@ -244,9 +244,9 @@ impl Watch {
         self.pairs.agent_died(agent);
     }
 
-    /// What an edge may let an end have in flight.
-    pub(crate) fn bound_inputs(&mut self, window: u64) {
-        self.bounds.window = Some(window);
+    /// What an edge may let an end have in flight, and an end its edge.
+    pub(crate) fn bound_windows(&mut self, [inputs, outputs]: [u64; 2]) {
+        (self.bounds.window, self.bounds.output_window) = (Some(inputs), Some(outputs));
     }
 
     /// An agent that lies is at one side of this wire: it agrees on nothing.

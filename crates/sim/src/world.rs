@@ -276,7 +276,7 @@ impl World {
             checked_each: checked_each(&plan),
             plan,
         };
-        world.watch.bound_inputs(memory::input_window(&world.plan));
+        world.watch.bound_windows([memory::input_window(&world.plan), memory::output_window(&world.plan)]);
         world.past.lied_to = world.liar.is_some();
         world.set_up();
         world

@@ -39,8 +39,13 @@ pub const INPUT_WINDOW: u64 = (1 << 20) + (64 << 10);
 pub const INPUT_WINDOW_MIN: u64 = charge(STREAM_CUT);
 /// The most that an end may have in flight, in bytes: with one byte of credit left it sends the largest message.
 pub const INPUTS_MAX: u64 = INPUT_WINDOW + charge(MESSAGE_SIZE_MAX);
-/// Bytes of messages in flight from an edge to an end that the application has not taken.
+/// Bytes of messages in flight from an edge to an end that the application has not taken. An owner sends while it has credit left, so
+/// the last message may exceed it.
 pub const OUTPUT_WINDOW: u64 = (1 << 20) + (64 << 10);
+/// The same where the agent's memory is full, or where it has very many sessions.
+pub const OUTPUT_WINDOW_MIN: u64 = charge(STREAM_CUT);
+/// The most that an application has not taken of one session, in bytes: with one byte of credit left it is sent the largest message.
+pub const UNTAKEN_MAX: u64 = OUTPUT_WINDOW + charge(MESSAGE_SIZE_MAX);
 /// Bytes of checkpoint parts in flight to an end that it has not stored.
 pub const CHECKPOINT_WINDOW: u64 = 256 << 10;
 /// Bytes of its own messages that an end keeps for one session before it stops reading from the application.
@@ -143,7 +148,7 @@ const _: () = assert!(
     "an allowance is a quarter of what an end may keep of its messages"
 );
 const _: () = assert!(COVER_LOG * 4 < LOG_SIZE_MAX, "a checkpoint is taken long before an end's log is full");
-const _: () = assert!(OUTPUT_WINDOW >= charge(MESSAGE_SIZE_MAX), "the window admits the largest message");
+const _: () = assert!(OUTPUT_WINDOW_MIN < OUTPUT_WINDOW, "a full memory makes windows smaller");
 const _: () = assert!(DELTAS_MAX + 1 < LIST_MAX, "a promise can list every checkpoint of a chain");
 const _: () = assert!(EDGES_TOLD_MAX < LIST_MAX, "a frame holds every edge that is told");
 const _: () = assert!(EDGE_ADDRESS_SIZE_MAX <= TEXT_MAX, "an address is told whole");

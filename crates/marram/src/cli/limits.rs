@@ -78,7 +78,8 @@ fn on_the_wire() -> Vec<Row> {
         ("part of a checkpoint", size(wire::PART_SIZE), "it travels in several"),
         ("messages in flight to an edge, and one more", size64(wire::INPUT_WINDOW), "the end waits"),
         ("the same, if the edge's memory is full", size64(wire::INPUT_WINDOW_MIN), "the end waits"),
-        ("messages in flight to an end", size64(wire::OUTPUT_WINDOW), "the cell waits"),
+        ("messages in flight to an end, and one more", size64(wire::OUTPUT_WINDOW), "the cell waits"),
+        ("the same, if its agent's memory is full", size64(wire::OUTPUT_WINDOW_MIN), "the cell waits"),
         ("checkpoint parts in flight to an end", size64(wire::CHECKPOINT_WINDOW), "the edge waits"),
         ("text in a frame", size(wire::TEXT_MAX), "it is cut"),
     ]

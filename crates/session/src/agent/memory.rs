@@ -12,7 +12,7 @@ impl Session {
     /// Counts what the session keeps now, and gives its end the share of it that is due.
     pub(super) fn count_memory(&mut self, budget: &mut Budget<EndId>, out: &mut Vec<EndEffect>) {
         budget.count(&mut self.counted, self.end.held_bytes());
-        self.end.allow(budget.share(), out);
+        self.end.allow(budget.share(), budget.window(), out);
     }
 
     /// Whether it counts for what it keeps.

@@ -280,6 +280,8 @@ impl Agent {
             return out.push(AgentOutput::Send { wire: wire_id, frame: ended.into() });
         };
         let mut effects = core::mem::take(&mut self.effects);
+        // The promise grants credit.
+        session.end.limit(self.budget.share(), self.budget.window());
         if let Err(refusal) = session.end.promise(now_ns, ask, &mut effects) {
             trace!(session.end.context(), "refuses a promise to {}: {refusal:?}", ask.generation);
             let frame = refuse(ask.channel, &refusal);

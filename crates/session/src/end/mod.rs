@@ -13,7 +13,7 @@ pub use share::Share;
 use crate::{
     bug,
     bug::Bug,
-    credit::InputCredit,
+    credit::MessageCredit,
     end::keep::{Checkpoints, Log, Sent},
     invariant::{BrokenInvariant, holds},
     trace,
@@ -30,8 +30,8 @@ use marram_wire::{
     id::{Generation, HostId, ImageHash, SessionId},
     key::CellKey,
     limits::{
-        ALLOWANCE_MIN, CHECKPOINT_AFTER_BYTES, DATAGRAMS_WAITING_MAX, OUTPUT_WINDOW, PART_SIZE, RETAINED_MAX,
-        RETAINED_MIN, STREAM_CUT, charge,
+        ALLOWANCE_MIN, CHECKPOINT_AFTER_BYTES, DATAGRAMS_WAITING_MAX, OUTPUT_WINDOW, OUTPUT_WINDOW_MIN,
+        PART_SIZE, RETAINED_MAX, RETAINED_MIN, STREAM_CUT, UNTAKEN_MAX, charge,
     },
     peer::Origin,
     seal,
@@ -146,7 +146,7 @@ pub struct End {
     checkpoints: Checkpoints,
     sent: Sent,
     /// Bytes that may be sent to the owner.
-    credit: InputCredit,
+    credit: MessageCredit,
     /// Outputs received since the session began, in the history of the owner that it follows.
     received: u64,
     /// Outputs that the program was given. More than `received` if that owner is behind the one before: it produces these again, and they
@@ -164,8 +164,10 @@ pub struct End {
     unacknowledged: u64,
     /// Charge of outputs that the program has not read.
     backlog: u64,
-    /// Charge of outputs that the program has read and that were not granted again.
+    /// Charge of outputs that the program has read since credit was last returned.
     taken: u64,
+    /// For outputs on this channel, as the owner was granted it.
+    outputs: MessageCredit,
     /// Bytes of checkpoint parts stored and not yet acknowledged.
     stored: u64,
     output_closed: bool,
@@ -175,6 +177,8 @@ pub struct End {
     standby: Option<(String, u8)>,
     /// How much it may keep of its own messages before it stops reading from the program.
     room: u64,
+    /// How much of the outputs may be on its way, or not taken by the program.
+    window: u64,
     /// How much the owner may leave uncovered, as it was told on this channel.
     allowance: u64,
     /// What the last owner told of session time.
@@ -226,7 +230,7 @@ impl End {
             log: Log::default(),
             checkpoints: Checkpoints::default(),
             sent: Sent::default(),
-            credit: InputCredit::default(),
+            credit: MessageCredit::default(),
             received: 0,
             delivered: 0,
             agreed: 0,
@@ -236,12 +240,14 @@ impl End {
             unacknowledged: 0,
             backlog: 0,
             taken: 0,
+            outputs: MessageCredit::default(),
             stored: 0,
             output_closed: false,
             finishing: false,
             failed: None,
             standby: None,
             room: RETAINED_MAX,
+            window: OUTPUT_WINDOW,
             allowance: CHECKPOINT_AFTER_BYTES,
             clock: None,
             bug: None,
@@ -450,7 +456,9 @@ impl End {
         holds!("I44", (ALLOWANCE_MIN..=CHECKPOINT_AFTER_BYTES).contains(&self.allowance));
         holds!("I10", self.unacknowledged <= self.received);
         holds!("I10", self.received <= self.delivered && self.agreed <= self.received);
-        holds!("I10", self.backlog + self.taken <= OUTPUT_WINDOW);
+        holds!("I10", self.backlog < UNTAKEN_MAX);
+        holds!("I10", self.outputs.left() == 0 || self.backlog + self.outputs.left() <= OUTPUT_WINDOW);
+        holds!("I44", (OUTPUT_WINDOW_MIN..=OUTPUT_WINDOW).contains(&self.window));
         holds!("I10", !self.finishing || (self.output_closed && self.sent.closed()));
         Ok(())
     }
@@ -504,6 +512,7 @@ impl End {
         self.finishing = false;
         self.unacknowledged = 0;
         self.taken = 0;
+        self.outputs = MessageCredit::of_outputs(self.window, self.backlog);
         self.stored = 0;
         self.agree(ask);
         // A standby learns of a generation when its owner asks for promises. If the ends had promised another owner before, no
@@ -538,7 +547,7 @@ impl End {
             log_end: self.log.end(),
             tag: self.log.tag(),
             received: self.agreed,
-            window: OUTPUT_WINDOW - self.backlog,
+            window: self.outputs.left(),
             sent_start: from,
             sent_end: self.sent.end(),
             checkpoints: self.checkpoints.metas(),
@@ -726,9 +735,15 @@ impl End {
         let charge = charge.min(self.backlog);
         self.backlog -= charge;
         self.taken += charge;
-        if self.taken >= ACK_CHARGE {
+        if self.is_grant_due() {
             self.acknowledge(out);
         }
+    }
+
+    /// Whether so much credit can be returned that it is worth a frame. An owner without credit has sent as much as a window, so this
+    /// comes at the latest when the program has taken it all.
+    fn is_grant_due(&self) -> bool {
+        self.outputs.missing(self.window, self.backlog) >= ACK_CHARGE.min(self.window / 4)
     }
 
     /// Whether an acknowledgement waits to be sent with a message.
@@ -741,7 +756,14 @@ impl End {
     pub fn acknowledge(&mut self, out: &mut Vec<EndEffect>) {
         if self.owes() {
             let received = core::mem::take(&mut self.unacknowledged);
-            let bytes = core::mem::take(&mut self.taken);
+            let bytes = self.outputs.missing(self.window, self.backlog);
+            self.taken = 0;
+            if received == 0 && bytes == 0 {
+                // The window has become smaller than what the owner has credit for.
+                return;
+            }
+            let is_counted = self.outputs.grant(bytes);
+            debug_assert!(is_counted, "at most a window more than was used");
             out.push(EndEffect::Send(Credit { channel: self.channel, received, bytes }.into()));
         }
     }

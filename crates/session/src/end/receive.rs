@@ -1,12 +1,12 @@
 //! What an end receives from its owner, after the promise.
 
-use super::{ACK_CHARGE, ACK_COUNT, End, EndEffect, EndPhase, SessionClock, Violation, keep::Log};
-use crate::credit::InputCredit;
+use super::{ACK_COUNT, End, EndEffect, EndPhase, SessionClock, Violation, keep::Log};
+use crate::credit::MessageCredit;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use marram_wire::{
     frame::{Chosen, Finished, Frame, Increment, Output, ProtectNow, Protected, Stored},
-    limits::{OUTPUT_WINDOW, charge},
+    limits::{MESSAGE_SIZE_MAX, charge},
     seal::LOG_OFFSET_MAX,
 };
 
@@ -120,7 +120,7 @@ impl End {
         self.was_behind |= self.received < self.delivered;
         self.runs_ahead = chosen.runs_ahead.0 == Some(true);
         self.clock = Some(SessionClock { session_ns: chosen.session_ns, told_ns: now_ns });
-        self.credit = InputCredit::of(chosen.credit);
+        self.credit = MessageCredit::of(chosen.credit);
         self.pump(out);
         Ok(())
     }
@@ -138,8 +138,9 @@ impl End {
             self.increment(increment)?;
         }
         let cost = charge(output.payload.len());
-        let fits = self.backlog + self.taken + cost <= OUTPUT_WINDOW;
-        check(fits, "an output came that the owner had no credit for")?;
+        check(self.outputs.is_left(), "an output came that the owner had no credit for")?;
+        check(output.payload.len() <= MESSAGE_SIZE_MAX, "an output is larger than a message can be")?;
+        self.outputs.spend(cost);
         self.received += 1;
         self.unacknowledged += 1;
         self.delivered = self.delivered.max(self.received);
@@ -154,7 +155,7 @@ impl End {
             self.backlog += cost;
             out.push(EndEffect::Deliver(output.payload));
         }
-        if self.unacknowledged >= ACK_COUNT || self.taken >= ACK_CHARGE || self.complete() {
+        if self.unacknowledged >= ACK_COUNT || self.is_grant_due() || self.complete() {
             self.acknowledge(out);
         }
         Ok(())

@@ -5,7 +5,10 @@ use super::{End, EndEffect, EndPhase};
 use alloc::vec::Vec;
 use marram_wire::{
     frame::Allowance,
-    limits::{ALLOWANCE_MIN, CHECKPOINT_AFTER_BYTES, RETAINED_MAX, RETAINED_MIN, STREAM_CUT, charge},
+    limits::{
+        ALLOWANCE_MIN, CHECKPOINT_AFTER_BYTES, OUTPUT_WINDOW, OUTPUT_WINDOW_MIN, RETAINED_MAX, RETAINED_MIN,
+        STREAM_CUT, charge,
+    },
 };
 
 /// How much one end may keep.
@@ -44,10 +47,17 @@ impl Share {
 const GROWS_BY: u64 = 4;
 
 impl End {
-    /// Sets how much the end may keep. The owner is informed of a smaller allowance if the end keeps as much, and of a
-    /// much larger one.
-    pub fn allow(&mut self, share: Share, out: &mut Vec<EndEffect>) {
+    /// Sets how much the end may keep: its share of the agent's memory, and how much of outputs each end may be sent before its program takes
+    /// them, however little of the memory is in use, since credit that was granted cannot be taken back. A smaller window of outputs holds
+    /// from the next promise or grant on.
+    pub fn limit(&mut self, share: Share, window: u64) {
         self.room = share.room;
+        self.window = share.room.min(window).clamp(OUTPUT_WINDOW_MIN, OUTPUT_WINDOW);
+    }
+
+    /// The same. The owner is informed of a smaller allowance if the end keeps as much, and of a much larger one.
+    pub fn allow(&mut self, share: Share, window: u64, out: &mut Vec<EndEffect>) {
+        self.limit(share, window);
         if self.phase != EndPhase::Owned || !self.terms.as_ref().is_some_and(|terms| terms.keeps.anything()) {
             return;
         }

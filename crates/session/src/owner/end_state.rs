@@ -1,7 +1,7 @@
 //! The owner's state for one end: what it sent, what it received, and what may be sent to it.
 
 use super::{client_port::ClientPort, queues::Queued};
-use crate::credit::InputCredit;
+use crate::credit::MessageCredit;
 use alloc::{boxed::Box, collections::VecDeque};
 use bytes::Bytes;
 use marram_wire::{
@@ -46,7 +46,7 @@ pub(super) struct EndState {
     /// Messages from this number on were sent on credit. Consuming them returns credit.
     pub(super) credited_from: u64,
     /// What the end was granted for its messages on this channel, less those that were consumed.
-    pub(super) input_credit: InputCredit,
+    pub(super) input_credit: MessageCredit,
     /// Outputs produced.
     pub(super) produced: u64,
     /// How many outputs were produced by entries that are logged (or, where nothing is logged, that are complete). No
@@ -59,8 +59,8 @@ pub(super) struct EndState {
     /// How many outputs of the outbox were sent on the channel.
     pub(super) sent: usize,
     pub(super) unsent_charge: u64,
-    /// Bytes of outputs that may still be sent to the end.
-    pub(super) credit: u64,
+    /// For the outputs that are sent to the end on this channel.
+    pub(super) credit: MessageCredit,
     /// Offset up to which the end was sent the log.
     pub(super) known: u64,
     /// The running digest at that offset.
@@ -101,7 +101,7 @@ impl EndState {
             input_closed: false,
             reaches: 0,
             credited_from: 0,
-            input_credit: InputCredit::default(),
+            input_credit: MessageCredit::default(),
             produced: 0,
             logged: 0,
             output_closed: false,
@@ -109,7 +109,7 @@ impl EndState {
             outbox_charge: 0,
             sent: 0,
             unsent_charge: 0,
-            credit: 0,
+            credit: MessageCredit::default(),
             known: 0,
             known_tag: [0; 8],
             finished: false,
@@ -136,7 +136,7 @@ impl EndState {
         }
         self.finished = false;
         (self.unanswered, self.asked_log, self.confirmed_log) = (0, 0, 0);
-        self.input_credit = InputCredit::default();
+        self.input_credit = MessageCredit::default();
         self.allowance = CHECKPOINT_AFTER_BYTES;
     }
 
@@ -291,14 +291,14 @@ impl EndState {
         }
         self.sent = 0;
         self.unsent_charge = self.outbox_charge;
-        self.credit = window;
+        self.credit = MessageCredit::of(window);
         true
     }
 
-    /// The next output that credit allows, if the entry that produced it is logged.
+    /// The next output that credit allows, if the entry that produced it is logged. The last one may exceed the credit.
     fn output(&self) -> Option<&Message> {
-        let message = self.outbox.get(self.sent).filter(|_| self.sent < self.releasable());
-        message.filter(|message| charge(message.payload.len()) <= self.credit)
+        let may_send = self.sent < self.releasable() && self.credit.is_left();
+        self.outbox.get(self.sent).filter(|_| may_send)
     }
 
     /// Whether an output may be sent.
@@ -310,7 +310,7 @@ impl EndState {
     pub(super) fn next_output(&mut self) -> Option<Message> {
         let message = self.output()?.clone();
         let cost = charge(message.payload.len());
-        self.credit -= cost;
+        self.credit.spend(cost);
         self.unsent_charge -= cost;
         self.sent += 1;
         Some(message)

@@ -101,7 +101,7 @@ impl Ends {
             uncovered: side.uncovered,
             produced: side.produced,
             unacknowledged: [side.outbox.len() as u64, (side.outbox.len() - side.sent) as u64],
-            credit: side.credit,
+            credit: side.credit.left(),
         })
     }
 

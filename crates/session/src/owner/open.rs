@@ -4,7 +4,7 @@ use super::{
     Now, Owner, OwnerEffect, OwnerPhase, about::About, end_state::Message, ends::Ends, opening::Opening,
     phase::Phase,
 };
-use crate::{credit::InputCredit, trace};
+use crate::{credit::MessageCredit, trace};
 use alloc::vec::Vec;
 use marram_wire::{
     codec::Last,
@@ -129,7 +129,7 @@ impl Owner {
         side.kept_from = Some(promised.sent_start).filter(|_| self.about.is_protected_for_now());
         // What was consumed before, on an earlier channel or as a standby, was not sent on the initial credit of this
         // channel.
-        (side.credited_from, side.input_credit) = (promised.sent_end, InputCredit::default());
+        (side.credited_from, side.input_credit) = (promised.sent_end, MessageCredit::default());
         side.promised = Some(promised);
         if has_past {
             self.witness.need(&self.about, out);

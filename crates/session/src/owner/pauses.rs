@@ -4,7 +4,7 @@
 //! are paused follows from the log alone, so a replay pauses the same ports, and a checkpoint's header lists them.
 
 use super::{Owner, OwnerEffect, end_state::EndState, ends::Ends, sides::Chore};
-use crate::credit::InputCredit;
+use crate::credit::MessageCredit;
 use alloc::{collections::BTreeSet, vec::Vec};
 use marram_wire::{
     frame::Credit,
@@ -119,7 +119,7 @@ impl EndState {
     /// The initial credit of the end in a generation. A paused port is granted none until it is resumed.
     pub(super) fn begin_credit(&mut self, window: u64, is_paused: bool) -> u64 {
         let credit = if is_paused { 0 } else { window };
-        self.input_credit = InputCredit::of(credit);
+        self.input_credit = MessageCredit::of(credit);
         credit
     }
 

@@ -10,7 +10,7 @@ use super::{
     epochs::EpochRelease,
     sides::{Chore, ClientChange},
 };
-use crate::{credit::InputCredit, trace};
+use crate::{credit::MessageCredit, trace};
 use alloc::{boxed::Box, format, vec::Vec};
 use marram_wire::{
     codec::Last,
@@ -218,7 +218,7 @@ impl Owner {
             return Err("an end's promise is inconsistent");
         }
         side.next = promised.sent_start;
-        (side.credited_from, side.input_credit) = (promised.sent_end, InputCredit::default());
+        (side.credited_from, side.input_credit) = (promised.sent_end, MessageCredit::default());
         side.promised = Some(promised);
         self.server_answers(now, port);
         self.enter_if_complete(now, port, out)

@@ -317,8 +317,9 @@ impl Owner {
         bytes: u64,
     ) -> Result<(), &'static str> {
         let side = &mut self.ends[index];
-        side.credit =
-            side.credit.checked_add(bytes).ok_or("an end grants more credit than can be counted")?;
+        if !side.credit.grant(bytes) {
+            return Err("an end grants more credit than can be counted");
+        }
         // What was received before an end kept anything, and is acknowledged late, is not here.
         let counts = self.about.policy.keeps.anything() || side.kept_from.is_some();
         if counts && !side.acknowledge(received) {

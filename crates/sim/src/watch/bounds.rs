@@ -9,7 +9,7 @@ use super::PeerSide;
 use marram_chain_algo::Record;
 use marram_wire::{
     frame::Frame,
-    limits::{CHECKPOINT_AFTER_BYTES, CHECKPOINT_WINDOW, INPUT_WINDOW, PART_SIZE, charge},
+    limits::{CHECKPOINT_AFTER_BYTES, CHECKPOINT_WINDOW, INPUT_WINDOW, OUTPUT_WINDOW, PART_SIZE, charge},
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ struct Flow {
     /// Bytes of messages that may still be sent to the edge; unknown until the log is chosen.
     credit: Option<i128>,
     /// Bytes of outputs that may still be sent to the end; unknown before its promise reached the edge.
-    window: Option<u64>,
+    window: Option<i128>,
     /// Bytes of checkpoint parts that were sent to the end and are not stored.
     parts: u64,
     /// Whether the end has said that it may keep less than usual.
@@ -32,6 +32,8 @@ pub(super) struct Bounds {
     flows: BTreeMap<(usize, u32), Flow>,
     /// What an end may have in flight, if it is not [`INPUT_WINDOW`]: the edges have little memory.
     pub(super) window: Option<u64>,
+    /// What an edge may be granted for outputs to an end, if it is not [`OUTPUT_WINDOW`]: the agents have little memory.
+    pub(super) output_window: Option<u64>,
     /// Wires that are not checked.
     pub(super) ignored: BTreeSet<usize>,
     pub(super) broken: Option<String>,
@@ -69,13 +71,12 @@ impl Bounds {
                 let flow = self.flows.entry((wire, output.channel)).or_default();
                 let size = charge(output.payload.len());
                 if let Some(window) = &mut flow.window {
-                    match window.checked_sub(size) {
-                        Some(rest) => {
-                            self.full += u64::from(rest < charge(Record::SIZE));
-                            *window = rest;
-                        }
-                        None => self.broken = Some(format!("{size} B put out with a window of {window} B")),
+                    // The last output may exceed it.
+                    if *window <= 0 {
+                        self.broken = Some(format!("{size} B put out with a window of {window} B"));
                     }
+                    *window -= i128::from(size);
+                    self.full += u64::from(*window < i128::from(charge(Record::SIZE)));
                 }
             }
             (PeerSide::Edge, Frame::CheckpointBegin(begin)) => {
@@ -122,12 +123,18 @@ impl Bounds {
             }
             (PeerSide::Edge, Frame::Promised(promised)) => {
                 let flow = self.flows.entry((wire, promised.channel)).or_default();
-                flow.window = Some(promised.window);
+                flow.window = Some(promised.window.into());
+                if promised.window > self.output_window.unwrap_or(OUTPUT_WINDOW) {
+                    violations.push(format!("an end lets {} B come at first", promised.window));
+                }
             }
             (PeerSide::Edge, Frame::Credit(more)) => {
                 let flow = self.flows.entry((wire, more.channel)).or_default();
                 if let Some(window) = &mut flow.window {
-                    *window += more.bytes;
+                    *window += i128::from(more.bytes);
+                    if *window > i128::from(self.output_window.unwrap_or(OUTPUT_WINDOW)) {
+                        violations.push(format!("an end lets {window} B come at once"));
+                    }
                 }
             }
             (PeerSide::Edge, Frame::Allowance(allowance)) => {

@@ -5,7 +5,9 @@ use marram_session::owner::{Owner, OwnerPhase};
 use marram_shard::shard::Shard;
 use marram_wire::{
     frame::{Code, Frame},
-    limits::{INPUT_WINDOW, INPUT_WINDOW_MIN, RETAINED_MIN, STREAM_CUT, charge},
+    limits::{
+        INPUT_WINDOW, INPUT_WINDOW_MIN, OUTPUT_WINDOW, OUTPUT_WINDOW_MIN, RETAINED_MIN, STREAM_CUT, charge,
+    },
 };
 
 /// More than the outputs of one entry, in bytes of charge: the cell rests only when they are there.
@@ -18,6 +20,11 @@ pub(super) fn input_window(plan: &Plan) -> u64 {
         // With one session.
         max => (max / 4).clamp(INPUT_WINDOW_MIN, INPUT_WINDOW),
     }
+}
+
+/// What an agent of this plan may let an edge have in flight to one of its ends: with one session.
+pub(super) fn output_window(plan: &Plan) -> u64 {
+    (plan.memory_max / 4).clamp(OUTPUT_WINDOW_MIN, OUTPUT_WINDOW)
 }
 
 /// After a step of a shard: how many cells rest, and what an owner keeps of outputs beyond its share, if any does.

@@ -254,7 +254,7 @@ frames! {
         tag: [u8; 8],
         /// Outputs that the end has received.
         received: u64,
-        /// Bytes of outputs that the edge may send before credit comes back.
+        /// Bytes of outputs that the edge may send before credit comes back. The last one may exceed them.
         window: u64,
         /// Sequence number of the first message that follows.
         sent_start: u64,

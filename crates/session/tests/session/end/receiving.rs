@@ -2,12 +2,12 @@
 
 use crate::end::bench::{Bench, CHANNEL, TAG, increment, meta, promise};
 use bytes::Bytes;
-use marram_session::end::EndPhase;
+use marram_session::end::{EndPhase, Share};
 use marram_wire::{
     codec::Last,
     frame::{Chosen, Failed, Failure, Finish, Frame, LogOnly, LogPart, Output, Pong},
     id::Generation,
-    limits::{OUTPUT_WINDOW, charge},
+    limits::{MESSAGE_SIZE_MAX, OUTPUT_WINDOW, OUTPUT_WINDOW_MIN, charge},
 };
 
 const ACK_CHARGE: u64 = OUTPUT_WINDOW / 16;
@@ -55,13 +55,79 @@ fn what_the_program_takes_is_granted_again() {
 fn an_output_beyond_the_window_is_refused() {
     let mut bench = Bench::owned(0);
     let output = |payload| Output { channel: CHANNEL, increment: None, close: false, payload };
-    bench.output(charged(OUTPUT_WINDOW - charge(0)));
+    let largest = charge(MESSAGE_SIZE_MAX);
+    bench.output(charged(largest));
+    bench.output(charged(OUTPUT_WINDOW - largest - 1));
     let refused = Err("an output came that the owner had no credit for");
-    assert_eq!(bench.try_frame(output(charged(charge(1)))), refused);
-    bench.output("");
-    assert_eq!(bench.try_frame(output(Bytes::new())), refused, "the window is full to the last byte");
+    bench.output(charged(largest));
+    assert_eq!(bench.try_frame(output(Bytes::new())), refused, "the last one may exceed it");
+    let too_large = Bytes::from(vec![0; MESSAGE_SIZE_MAX + 1]);
+    let refused_at_once = Err("an output is larger than a message can be");
+    assert_eq!(Bench::owned(0).try_frame(output(too_large)), refused_at_once);
     // What the program has read makes room, once the owner has been told.
-    bench.taken(OUTPUT_WINDOW);
+    bench.taken(OUTPUT_WINDOW + largest);
+    bench.output("A");
+}
+
+/// The program takes outputs of this charge; returns the credit that its owner gets.
+fn takes(bench: &mut Bench, bytes: u64) -> Vec<String> {
+    bench.look();
+    bench.taken(bytes);
+    bench.look()
+}
+
+#[test]
+fn where_many_sessions_share_the_memory_less_is_on_its_way_and_each_goes_on() {
+    let least = OUTPUT_WINDOW_MIN;
+    for (share, of_all) in [(Share::of(u64::MAX), least), (Share::of(0), u64::MAX), (Share::of(u64::MAX), 0)]
+    {
+        let mut bench = Bench::new();
+        bench.end.limit(share, of_all);
+        bench.promise(&promise(1)).expect("the first promise");
+        let window = share.room().min(of_all.max(least));
+        assert!(window < 2 * least && bench.look()[0].contains(&format!(" window {window} ")));
+        bench.chosen(0, "", 0);
+        // The largest message fits a window that is smaller, whatever the program did before.
+        for _ in 0..10 {
+            bench.output(charged(charge(MESSAGE_SIZE_MAX)));
+            let more = Output { channel: CHANNEL, increment: None, close: false, payload: "A".into() };
+            assert!(bench.try_frame(more).is_err(), "no more than that");
+            let lines = takes(&mut bench, charge(MESSAGE_SIZE_MAX));
+            assert_eq!(lines, [format!("credit received 1 bytes {}", charge(MESSAGE_SIZE_MAX))]);
+            assert_eq!(bench.end.invariants(), Ok(()));
+        }
+    }
+}
+
+#[test]
+fn a_window_becomes_smaller_when_the_owner_has_used_what_it_was_granted() {
+    let mut bench = Bench::owned(0);
+    bench.end.limit(Share::of(u64::MAX), 0);
+    // As much is on its way as before, until the program has taken all but a least window.
+    bench.output(charged(OUTPUT_WINDOW - OUTPUT_WINDOW_MIN));
+    assert_eq!(takes(&mut bench, OUTPUT_WINDOW - OUTPUT_WINDOW_MIN), [""; 0]);
+    bench.step(|end, out| end.acknowledge(out));
+    assert_eq!(bench.look(), ["credit received 1 bytes 0"]);
+    bench.output(charged(OUTPUT_WINDOW_MIN));
+    let lines = takes(&mut bench, OUTPUT_WINDOW_MIN);
+    assert_eq!(lines, [format!("credit received 1 bytes {OUTPUT_WINDOW_MIN}")]);
+    // And larger with the next grant.
+    bench.end.limit(Share::of(u64::MAX), u64::MAX);
+    bench.output("A");
+    let granted = OUTPUT_WINDOW - OUTPUT_WINDOW_MIN;
+    assert_eq!(bench.look(), ["deliver A".to_owned(), format!("credit received 1 bytes {granted}")]);
+}
+
+#[test]
+fn a_new_generation_gets_no_credit_for_what_the_program_has_not_taken() {
+    let mut bench = Bench::owned(0);
+    bench.output(charged(100_000));
+    bench.end.limit(Share::of(u64::MAX), 0);
+    bench.look();
+    bench.promise(&promise(2)).expect("a newer one");
+    assert!(bench.look()[0].contains(" window 0 "), "more waits than a least window");
+    bench.chosen(0, "", 0);
+    assert_eq!(takes(&mut bench, 100_000), [format!("credit received 0 bytes {OUTPUT_WINDOW_MIN}")]);
     bench.output("A");
 }
 

@@ -58,8 +58,8 @@ fn an_output_takes_along_the_log_that_its_end_lacks() {
 }
 
 #[test]
-fn an_output_waits_for_the_last_byte_of_its_credit() {
-    for (window, goes) in [(charge(5) - 1, false), (charge(5), true)] {
+fn the_last_output_may_exceed_its_credit() {
+    for (window, goes) in [(0, false), (1, true), (charge(5), true)] {
         let mut bench = Bench::new(policy());
         bench.kept[0].window = window;
         bench.begin();
@@ -70,12 +70,13 @@ fn an_output_waits_for_the_last_byte_of_its_credit() {
         assert_eq!(lines.contains(&"client: output hello with log 0..43".into()), goes, "{lines:?}");
         // The other end does not wait for it.
         assert_eq!(lines.last().map(String::as_str), Some("server: output meanwhile with log 0..43"));
-        bench.credit(CLIENT, 0, 1);
+        // What it exceeded the credit by counts.
+        bench.credit(CLIENT, 0, charge(5) - window);
         assert_eq!(bench.look().len(), usize::from(!goes));
         bench.say(CLIENT, "b");
         bench.ran(&[(CLIENT, "")]);
         assert_eq!(bench.look(), ["run b of client"], "all of its credit is spent");
-        bench.credit(CLIENT, 1, charge(0));
+        bench.credit(CLIENT, 1, 1);
         assert_eq!(bench.look(), ["client: output  with log 43..44"]);
     }
 }

@@ -10,7 +10,7 @@ use marram_wire::{
 /// More than the cost of a line with what [`long`] says, and of one that says that a client joins.
 const LINE: u64 = 256 << 10;
 /// So many lines fill the window of an end that takes nothing, and so many may wait behind them.
-const SENT: u64 = OUTPUT_WINDOW / LINE;
+const SENT: u64 = OUTPUT_WINDOW.div_ceil(LINE);
 const WAITING: u64 = UNSENT_SHARED_MAX / LINE;
 
 fn long() -> String {
