@@ -215,6 +215,10 @@ impl Owner {
                     self.epoch_is_due(out);
                 }
                 self.run_ahead(out);
+                if before == EpochRelease::Held && self.phase() == OwnerPhase::Running {
+                    // What was confirmed before may have got credit meanwhile.
+                    self.release(out);
+                }
                 self.catch_up_if_kept(out);
             }
             EpochRelease::Alone => {
