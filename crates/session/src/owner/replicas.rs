@@ -79,9 +79,10 @@ pub(super) struct Replicas {
     entry_ns: u64,
 }
 
-/// The longest replay that may be left when a session is handed over, in nanoseconds, and as much again that it runs after that: its clients
-/// wait for no more. What a far edge has replayed is not known before a round trip, so less would keep a busy session from moving there.
-const HAND_OVER_REPLAY_NS: u64 = 100_000_000;
+/// The longest replay that may be left when a session is handed over, in nanoseconds, and as much again that it runs after that: the other
+/// edge must be done before the move is given up (five seconds). An edge that is no faster than this one, or so far away that what it has
+/// replayed is known late, would not come closer while the session is busy.
+const HAND_OVER_REPLAY_NS: u64 = 2_000_000_000;
 
 impl Replicas {
     /// A handler took this long: a replay takes as long again.

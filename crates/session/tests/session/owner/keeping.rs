@@ -194,8 +194,8 @@ fn a_session_is_handed_over_when_little_is_left_to_replay() {
 fn less_may_be_left_of_what_takes_longer_to_replay() {
     const MS: u64 = 1_000_000;
     let mut bench = kept_with(OwnerPolicy { recovery_target_ns: 1 << 50, ..policy() }, true);
-    (0..400).for_each(|_| bench.consume(CLIENT, "", MS / 2));
-    assert!(!bench.hands_over(KEEPER), "200 ms are left");
+    (0..400).for_each(|_| bench.consume(CLIENT, "", 10 * MS));
+    assert!(!bench.hands_over(KEEPER), "4 s are left");
     replays(&mut bench, 200 - REPLAYED_EVERY);
     assert!(!bench.hands_over(KEEPER));
     replays(&mut bench, REPLAYED_EVERY + 8);
@@ -207,7 +207,7 @@ fn less_may_be_left_of_what_takes_longer_to_replay() {
         if bench.run.is_none() {
             break;
         }
-        bench.ran_with(|ran| ran.cost_ns = MS / 2);
+        bench.ran_with(|ran| ran.cost_ns = 10 * MS);
     }
     let more = unreplayed(&bench).expect("it is there") - before;
     assert!((190..=210).contains(&before) && (190..=210).contains(&more), "{before}, {more}");
