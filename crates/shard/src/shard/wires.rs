@@ -157,12 +157,13 @@ impl Shard {
         self.with_owner(now, session, out, |owner, effects| owner.receive(now, port, frame, effects));
     }
 
-    /// Whether the agent of a server has taken a session, or has no room for it: others are asked before that one then, for a while.
+    /// The agent of a server may have no room for a session, or not reach the server: others are asked before that one then, for a while.
     fn note_room(&mut self, now: Now, (wire, port): (ShardWireId, Port), frame: &Frame) {
         match frame {
             _ if port == Port::CLIENT => {}
-            Frame::Promised(_) => self.wires.has_taken(wire),
-            Frame::Ended(ended) if ended.code == Code::Busy => self.wires.had_no_room(now.mono_ns, wire),
+            Frame::Ended(ended) if matches!(ended.code, Code::Busy | Code::ServerDown) => {
+                self.wires.had_no_room(now.mono_ns, wire);
+            }
             _ => {}
         }
     }

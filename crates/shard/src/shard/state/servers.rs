@@ -12,8 +12,8 @@ use alloc::{
 use marram_session::{holds, invariant::BrokenInvariant};
 use marram_wire::id::HostId;
 
-/// An agent that has no room for a new session is asked after the others for so long, and each time for twice as long until it takes
-/// one.
+/// An agent that has no room for a new session, or whose server is down, is asked after the others for so long, in nanoseconds, and for
+/// twice as long each time that it is so again soon: that it promises a session says nothing about its server.
 const BUSY_NS_MIN: u64 = 250_000_000;
 const BUSY_NS_MAX: u64 = 8_000_000_000;
 
@@ -74,19 +74,15 @@ impl ServerAgents {
         }
     }
 
-    /// An agent has no room for a new session.
+    /// An agent has no room for a new session, or does not reach its server.
     pub(super) fn had_no_room(&mut self, now_ns: u64, host: HostId) {
         let before = self.busy.get(&host);
         // One that was asked for several at once answers for each.
         if before.is_none_or(|busy| busy.until_ns <= now_ns) {
-            let wait_ns = before.map_or(BUSY_NS_MIN, |busy| (2 * busy.wait_ns).min(BUSY_NS_MAX));
+            let again = before.filter(|busy| now_ns - busy.until_ns < BUSY_NS_MAX);
+            let wait_ns = again.map_or(BUSY_NS_MIN, |busy| (2 * busy.wait_ns).min(BUSY_NS_MAX));
             self.busy.insert(host, Busy { until_ns: now_ns.saturating_add(wait_ns), wait_ns });
         }
-    }
-
-    /// An agent has taken a session.
-    pub(super) fn has_taken(&mut self, host: HostId) {
-        self.busy.remove(&host);
     }
 
     /// The agents of a server in the order in which to ask them for a new session: one without room after all others, then the one with the
@@ -153,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_without_room_is_last_for_ever_longer_until_it_takes_a_session() {
+    fn an_agent_without_room_is_last_for_ever_longer_until_it_had_room_for_some_time() {
         let mut agents = two();
         let mut now_ns = 0;
         for wait_ms in [250, 500, 1_000, 2_000, 4_000, 8_000, 8_000] {
@@ -163,7 +159,7 @@ mod tests {
             now_ns += wait_ms * MS;
             assert_eq!(agents.in_order(now_ns - 1, "origin"), [B, A]);
         }
-        agents.has_taken(A);
+        now_ns += BUSY_NS_MAX;
         agents.had_no_room(now_ns, A);
         assert_eq!(agents.in_order(now_ns + 250 * MS, "origin"), [A, B]);
         // Both are without room: the one that said so first.

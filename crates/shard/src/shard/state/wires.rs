@@ -252,12 +252,6 @@ impl Wires {
         host.into_iter().for_each(|host| self.servers.had_no_room(now_ns, host));
     }
 
-    /// The agent at the other side has taken a session.
-    pub(crate) fn has_taken(&mut self, id: ShardWireId) {
-        let host = self.by_id.get(&id).and_then(|wire| wire.host);
-        host.into_iter().for_each(|host| self.servers.has_taken(host));
-    }
-
     /// The servers that an agent is connected for, each once.
     pub(crate) fn servers(&self) -> BTreeSet<&String> {
         self.by_id.values().flat_map(|wire| &wire.servers).collect()
