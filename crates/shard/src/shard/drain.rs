@@ -40,20 +40,6 @@ impl Shard {
             self.sessions.ids().into_iter().partition(|id| self.is_shared_cell(*id));
         for id in cells.into_iter().chain(others) {
             self.give_up_change(now, id, "the edge is shutting down", out);
-            self.move_out_if_running(now, id);
-        }
-    }
-
-    /// A session that runs leaves an edge that hands its sessions over; once, whether it runs already or was still opening then.
-    pub(super) fn move_out_if_running(&mut self, now: Now, id: SessionId) {
-        if !self.drain.hands_over() {
-            return;
-        }
-        let Some(session) = self.sessions.get_mut(id) else { return };
-        let owner = &session.owner;
-        let may_leave =
-            owner.phase() == OwnerPhase::Running && !owner.is_recording() && session.moving.is_none();
-        if may_leave && session.placing.begin_leaving() {
             self.move_out(now, id);
         }
     }
@@ -115,13 +101,14 @@ impl Shard {
         }
     }
 
-    /// Whether a session opens now that no other edge could open again: nothing of it is kept outside this edge.
+    /// Whether a session opens now that no other edge could open again, since nothing of it is kept outside this edge, but that could move.
     fn some_open_that_only_moves_save(&self) -> bool {
-        self.sessions.iter().any(|(_, session)| {
+        self.sessions.iter().any(|(id, session)| {
             let owner = &session.owner;
             !owner.policy().keeps.anything()
                 && !owner.policy().shared
                 && matches!(owner.phase(), OwnerPhase::Promising | OwnerPhase::Restoring)
+                && self.edges_for(id).next().is_some()
         })
     }
 

@@ -205,12 +205,16 @@ impl Shard {
     pub(super) fn place_if_chosen(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         let runs = matches!(session.owner.phase(), OwnerPhase::Running | OwnerPhase::Confirming);
-        let running = runs && session.owner.policy().keeps.anything();
+        let is_kept = session.owner.policy().keeps.anything();
         // Once for each generation; after that keepers that come and go start a search.
-        if running && session.placing.begin_search() {
-            self.place(now, id, out);
+        if runs && session.placing.begin_search() {
+            if is_kept {
+                self.place(now, id, out);
+            }
+            if self.drain.hands_over() {
+                self.move_out(now, id);
+            }
         }
-        self.move_out_if_running(now, id);
     }
 
     /// Reports to control which edge could take a session over, when that has changed.

@@ -57,8 +57,6 @@ pub(crate) struct Placing {
     asked_another: bool,
     /// Whether keepers were searched for since the last generation.
     pub(super) looked: bool,
-    /// Whether the session was sent to another edge because this one stops.
-    was_sent_away: bool,
     /// Whether the copy for the next backup waits for bandwidth, of a cell whose slot changes its backup with another one.
     is_limited: bool,
     /// The standby that was reported to control, and its generation.
@@ -213,11 +211,6 @@ impl Placing {
     /// Whether no keeper was searched for in this generation; from now on one was.
     pub(crate) fn begin_search(&mut self) -> bool {
         !core::mem::replace(&mut self.looked, true)
-    }
-
-    /// Whether the session was not yet sent away as the edge stops; from now on it was.
-    pub(crate) fn begin_leaving(&mut self) -> bool {
-        !core::mem::replace(&mut self.was_sent_away, true)
     }
 
     /// A keeper dropped the session: it is asked again after a wait that grows. Returns the keeper's name, unless this
