@@ -8,7 +8,7 @@
 //!                ◀── answers (channel), Waker ─────────┘
 //! ```
 //!
-//! A lazy job runs only if no urgent one waits, but is not interrupted. Jobs of one kind keep their
+//! A lazy job runs if no urgent one waits, or after some of these, and is not interrupted. Jobs of one kind keep their
 //! order, which restorations rely on: parts are queued behind the job that expects them.
 
 use std::{
@@ -24,9 +24,14 @@ use std::{
 /// A job: uses the thread's state, and returns an answer, or `None` if it has none yet.
 type Job<D, T> = Box<dyn FnOnce(&mut D) -> Option<T> + Send>;
 
+/// So many urgent jobs run one after another while a lazy one waits, which a session may wait for as well in the end.
+const URGENT_IN_A_ROW: usize = 8;
+
 struct Queues<D, T> {
     urgent: VecDeque<Job<D, T>>,
     lazy: VecDeque<Job<D, T>>,
+    /// Urgent jobs that have run since the last lazy one.
+    in_a_row: usize,
     /// Jobs that wait then are dropped: the shard that wanted their answers is gone.
     closed: bool,
 }
@@ -34,6 +39,19 @@ struct Queues<D, T> {
 struct Shared<D, T> {
     queues: Mutex<Queues<D, T>>,
     some: Condvar,
+}
+
+impl<D, T> Queues<D, T> {
+    fn new() -> Self {
+        Self { urgent: VecDeque::new(), lazy: VecDeque::new(), in_a_row: 0, closed: false }
+    }
+
+    fn pop(&mut self) -> Option<Job<D, T>> {
+        let is_turn = self.in_a_row >= URGENT_IN_A_ROW && !self.lazy.is_empty();
+        let urgent = if is_turn { None } else { self.urgent.pop_front() };
+        self.in_a_row = if urgent.is_some() { self.in_a_row + 1 } else { 0 };
+        urgent.or_else(|| self.lazy.pop_front())
+    }
 }
 
 impl<D, T> Shared<D, T> {
@@ -49,7 +67,7 @@ impl<D, T> Shared<D, T> {
             if queues.closed {
                 return None;
             }
-            let job = queues.urgent.pop_front().or_else(|| queues.lazy.pop_front());
+            let job = queues.pop();
             if job.is_some() {
                 return job;
             }
@@ -67,8 +85,7 @@ pub(super) struct Worker<D, T> {
 impl<D: Send + 'static, T: Send + 'static> Worker<D, T> {
     /// Starts the thread, which owns `state` and first calls `prepare`; it wakes `waker` for each answer.
     pub(super) fn start(name: &str, prepare: fn(), state: D, waker: Arc<mio::Waker>) -> io::Result<Self> {
-        let queues = Queues { urgent: VecDeque::new(), lazy: VecDeque::new(), closed: false };
-        let shared = Arc::new(Shared { queues: Mutex::new(queues), some: Condvar::new() });
+        let shared = Arc::new(Shared { queues: Mutex::new(Queues::new()), some: Condvar::new() });
         let (sender, answers) = channel();
         let theirs = Arc::clone(&shared);
         thread::Builder::new().name(name.into()).spawn(move || {
@@ -124,5 +141,22 @@ fn work<D, T>(shared: &Shared<D, T>, mut state: D, answers: &Sender<T>, waker: &
         if answers.send(answer).is_err() || waker.wake().is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lazy_job_waits_for_some_urgent_ones_and_not_for_ever() {
+        let mut queues: Queues<(), &str> = Queues::new();
+        for _ in 0..2 * URGENT_IN_A_ROW {
+            queues.urgent.push_back(Box::new(|(): &mut ()| Some("urgent")));
+        }
+        queues.lazy.extend((0..3).map(|_| Box::new(|(): &mut ()| Some("lazy")) as Job<(), &str>));
+        let order: Vec<&str> = std::iter::from_fn(|| queues.pop()).filter_map(|job| job(&mut ())).collect();
+        let urgent = ["urgent"; URGENT_IN_A_ROW];
+        assert_eq!(order, [&urgent[..], &["lazy"], &urgent, &["lazy"; 2]].concat());
     }
 }
