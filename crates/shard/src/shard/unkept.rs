@@ -40,7 +40,7 @@ impl Shard {
     fn may_leave_backup(&self, id: SessionId, name: GroupId) -> bool {
         let Some((session, group)) = self.sessions.get(id).zip(self.groups.get(name)) else { return false };
         let is_tried = group.is_trying_target() && !session.owner.has_run_ahead();
-        let is_apart = !group.is_slot && !group.kind().pace.whole;
+        let is_apart = !group.is_slot && !group.kind().pace.whole && !group.may_be_another_edges();
         is_apart && (is_tried || session.owner.has_not_begun())
     }
 
@@ -68,6 +68,9 @@ impl Shard {
         self.give_up_change(now, id, "the session's backup does not keep it", out);
         // What it had in epochs is in none.
         self.with_owner(now, id, out, |owner, effects| owner.release_as(now, EpochRelease::Held, effects));
+        if self.sessions.get(id).is_none() {
+            return true;
+        }
         self.groups.leave(id, now.mono_ns);
         let found = match &other {
             Some(_) => self.groups.find(&kind, other.as_ref(), kind.groups()),

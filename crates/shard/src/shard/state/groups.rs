@@ -456,6 +456,16 @@ impl Group {
         self.target.is_some() && self.switch.is_none() && !self.may_name_backup()
     }
 
+    /// Whether it was begun for sessions that an edge did not keep, and it is not certain that one keeps them now.
+    fn is_tried(&self) -> bool {
+        self.is_refuge && self.target.is_some() && self.claimed_backup().is_none()
+    }
+
+    /// Whether its record is not certain: another edge may have claimed it.
+    pub(crate) fn may_be_another_edges(&self) -> bool {
+        self.is_missing() || self.contested.is_some() || self.renews
+    }
+
     /// Whether a claim names a backup, or one that may be written does.
     fn may_name_backup(&self) -> bool {
         let asked = self.asked.as_ref().and_then(|asked| asked.to.as_ref());

@@ -119,8 +119,7 @@ impl Groups {
         let fits = |group: &Group| {
             let stays = !group.is_leaving() && group.contested.is_none() && !group.is_slot;
             // Sessions that begin are better in a group of their own than in one whose backup is not certain.
-            let is_tried = group.is_refuge && target.is_some() && group.claimed_backup().is_none();
-            stays && !is_tried && group.kind == *kind && group.target.as_ref() == target
+            stays && !group.is_tried() && group.kind == *kind && group.target.as_ref() == target
         };
         // Of more groups, as a former policy wanted, the others get no more sessions.
         let found = self.by_name.iter().filter(|(_, group)| fits(group)).take(count.max(1));
@@ -134,7 +133,8 @@ impl Groups {
     pub(crate) fn excess(&self, name: GroupId) -> usize {
         let Some(group) = self.by_name.get(&name) else { return 0 };
         let is_alike = |other: &Group| {
-            !other.is_slot && !other.is_leaving() && other.kind == group.kind && other.target == group.target
+            let stays = !other.is_slot && !other.is_leaving() && !other.is_tried();
+            stays && other.kind == group.kind && other.target == group.target
         };
         let alike = self.by_name.iter().filter(|(_, other)| is_alike(other));
         let members: usize = alike.clone().map(|(_, other)| other.members.len()).sum();
