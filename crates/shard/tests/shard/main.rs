@@ -4,6 +4,7 @@ mod admission;
 mod agents;
 mod cells;
 mod coordinator;
+mod drains;
 mod edges;
 mod moves;
 mod plans;
