@@ -1,7 +1,7 @@
 //! Clients of a protected cell that take nothing. Only what may leave counts against them, whatever else waits for the backup.
 
 use crate::owner::hall::Hall;
-use marram_session::owner::BackupForm;
+use marram_session::owner::{BackupForm, EpochRelease};
 use marram_wire::{
     frame::Code,
     limits::{OUTPUT_WINDOW, UNSENT_SHARED_MAX, charge},
@@ -113,4 +113,20 @@ fn what_is_confirmed_at_once_is_sent_before_it_counts() {
     speaks(&mut hall, ann);
     hall.settles();
     has_left(hall, ann, bob);
+}
+
+#[test]
+fn what_got_credit_while_outputs_were_held_leaves_when_they_are_not() {
+    let (mut hall, ann, bob) = hall();
+    for _ in 0..SENT + 2 {
+        speaks(&mut hall, ann);
+        hall.settles();
+    }
+    let heard = hall.heard(bob).len();
+    // No backup, for a moment. Meanwhile the client takes what it was sent.
+    hall.step(|owner, now, out| owner.release_as(now, EpochRelease::Held, out));
+    while hall.one_arrives() {}
+    assert_eq!(hall.heard(bob).len(), heard);
+    hall.step(|owner, now, out| owner.release_as(now, EpochRelease::Confirmed, out));
+    assert!(hall.heard(bob).len() > heard, "the backup has had it for long");
 }
