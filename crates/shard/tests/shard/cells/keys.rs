@@ -198,6 +198,18 @@ fn a_backup_that_does_not_know_that_it_has_won_begins_no_other_cell() {
     assert!(world.notes.iter().all(|note| !note.contains("is lost")), "{:?}", world.notes);
 }
 
+/// The backup goes on with the one cell that has not ended, and begins the other one again.
+fn goes_on_with_one_cell(mut world: World, backup: usize, stays: usize, form: BackupForm) {
+    world.runs(LONG_MS);
+    let next = world.joins_cell(backup, "b");
+    world.runs(LONG_MS);
+    assert_eq!(world.heard(next), ["1 joins", "2 hi"], "{form:?}");
+    world.says(stays, "still here");
+    world.runs(LONG_MS);
+    assert!(heard(&world, stays, "still here"), "{form:?}");
+    assert!(world.notes.iter().any(|note| note.contains("takes 1 sessions over")), "{:?}", world.notes);
+}
+
 #[test]
 fn a_backup_forgets_cells_that_have_ended_while_it_was_away() {
     for form in FORMS {
@@ -215,14 +227,7 @@ fn a_backup_forgets_cells_that_have_ended_while_it_was_away() {
         assert!(world.backup_at(at).is_some(), "{form:?}");
         world.store.away_from = None;
         world.kills(at);
-        world.runs(LONG_MS);
-        let next = world.joins_cell(1 - at, "b");
-        world.runs(LONG_MS);
-        assert_eq!(world.heard(next), ["1 joins", "2 hi"], "{form:?}");
-        world.says(stays, "still here");
-        world.runs(LONG_MS);
-        assert!(heard(&world, stays, "still here"), "{form:?}");
-        assert!(world.notes.iter().any(|note| note.contains("takes 1 sessions over")), "{:?}", world.notes);
+        goes_on_with_one_cell(world, 1 - at, stays, form);
     }
 }
 
@@ -261,14 +266,7 @@ fn a_backup_that_never_hears_of_its_claim_forgets_cells_that_have_ended_while_it
         // The machine of the client that has left is off, so that nothing tells this edge that it has.
         world.cuts_off(leaves, true);
         world.kills(at);
-        world.runs(LONG_MS);
-        let next = world.joins_cell(backup, "b");
-        world.runs(LONG_MS);
-        assert_eq!(world.heard(next), ["1 joins", "2 hi"], "{form:?}");
-        world.says(stays, "still here");
-        world.runs(LONG_MS);
-        assert!(heard(&world, stays, "still here"), "{form:?}");
-        assert!(world.notes.iter().any(|note| note.contains("takes 1 sessions over")), "{:?}", world.notes);
+        goes_on_with_one_cell(world, backup, stays, form);
     }
 }
 
