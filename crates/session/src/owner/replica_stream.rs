@@ -173,10 +173,10 @@ impl ReplicaStream {
     }
 
     /// Whether it is needed, and so far behind that the cell waits. One that is about to take the session over is fed this many more entries.
-    pub(super) fn is_full(&self, more_max: u64) -> bool {
+    pub(super) fn is_full(&self, more_max: impl Fn() -> u64) -> bool {
         // It takes over once it has replayed everything. If it is slower than this edge, it gets so far only because the cell waits.
         // A backup may also be handed nothing in the end, and goes on to be fed.
-        let follows = !self.feed.is_backup() && self.handed_over.is_some_and(|fed| fed >= more_max);
+        let follows = !self.feed.is_backup() && self.handed_over.is_some_and(|fed| fed >= more_max());
         let lags = follows || self.behind > FEED_WINDOW / 2 || self.fell_behind() > REPLAY_LAG_MAX;
         let is_full = lags || self.pages.as_ref().is_some_and(|pages| pages.is_full());
         self.is_needed() && self.streaming && is_full

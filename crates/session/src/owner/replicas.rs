@@ -307,8 +307,7 @@ impl Replicas {
 
     /// Whether the cell waits for a keeper that lags: the backup, or one that is about to take the session over.
     pub(super) fn waits_for_one(&self) -> bool {
-        let left_max = self.left_max();
-        self.streams.iter().any(|stream| stream.is_full(left_max))
+        self.streams.iter().any(|stream| stream.is_full(|| self.left_max()))
     }
 
     /// Whether a keeper was told to take the session over.

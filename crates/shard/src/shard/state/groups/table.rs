@@ -170,8 +170,8 @@ impl Groups {
         (now_ns, alone_at_ns): (u64, u64),
     ) -> Option<GroupId> {
         let fits = |group: &Group| {
-            let is_able = !group.is_leaving() && group.contested.is_none() && !group.is_missing();
-            let is_alone = group.target.is_none() && !group.may_name_backup() && !group.renews;
+            let is_able = !group.is_leaving() && !group.may_be_another_edges();
+            let is_alone = group.target.is_none() && !group.may_name_backup();
             let waits = !group.may_aim_at(edge, now_ns) && group.alone_at_ns <= alone_at_ns;
             group.is_refuge && is_able && is_alone && waits && group.kind == *kind
         };
