@@ -43,7 +43,7 @@ impl Checkpointer {
         Some((CheckpointMeta { generation: about.generation(), number, kind, log_offset, size }, taken))
     }
 
-    /// The cell was fed by another owner, and restored from this, if from any checkpoint. The next one is due at once, and builds on the full
+    /// The cell was fed by another owner, and restored from this, if from any checkpoint. The next one is due soon, and builds on the full
     /// one since which the cell knows all changes, if every holder's list begins with it.
     pub(super) fn took_over(&mut self, restored: Option<Restored>, policy: &OwnerPolicy, ends: &Ends) {
         let (full, copied) = (restored.map(|it| it.full), restored.map(|it| it.last));
@@ -54,7 +54,10 @@ impl Checkpointer {
         };
         let begins = |list: &Vec<CheckpointMeta>| list.first().map(name_of) == full;
         let list = lists().next().filter(|list| full.is_some() && begins(list));
+        let replayed_ns = self.uncovered.ns();
         self.restored(list.map_or(&[], Vec::as_slice), policy, ends);
+        // Perhaps no end holds a checkpoint of it.
+        self.uncovered.spent(replayed_ns);
         self.copied = copied;
         self.held = self.held.filter(|held| Some(*held) == copied);
         self.builds_on_fed = self.can_merge() || self.has_delta_base();

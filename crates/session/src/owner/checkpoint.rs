@@ -230,7 +230,7 @@ impl Owner {
     /// The checkpoint failed, such as for lack of memory on this edge. A later one is tried when it is due again: the
     /// session continues while there is room for its log.
     fn no_checkpoint(&mut self, now: Now, reason: String, out: &mut Vec<OwnerEffect>) {
-        self.checkpointer.retry_ns = Some(now.mono_ns.saturating_add(RETRY_NS));
+        self.checkpointer.look_ns = Some(now.mono_ns.saturating_add(RETRY_NS));
         self.checkpointer.give_up();
         if let Some(keep) = self.keep.as_mut().filter(|keep| keep.is_copied()) {
             if self.runner.rebuild.is_some() {
@@ -262,10 +262,10 @@ impl Owner {
         self.end_if_exhausted(&reason, out);
     }
 
-    /// A checkpoint could not be made, and enough time has passed: tries again, if one is due. Nothing else may happen to the session, since
-    /// ends whose agents' memory is full read nothing before there is one.
-    pub(super) fn retry_checkpoint(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
-        let is_time = self.checkpointer.retry_ns.take_if(|retry_ns| *retry_ns <= now.mono_ns).is_some();
+    /// Enough time has passed since a checkpoint that could not be made, or since a takeover: takes one, if one is due. Nothing else may happen to
+    /// the session, since ends whose agents' memory is full read nothing before there is one.
+    pub(super) fn look_for_checkpoint(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
+        let is_time = self.checkpointer.look_ns.take_if(|look_ns| *look_ns <= now.mono_ns).is_some();
         if is_time && self.may_copy() {
             self.checkpoint_if_due(out);
         }

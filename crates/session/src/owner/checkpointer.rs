@@ -204,12 +204,12 @@ pub(super) struct Checkpointer {
     pub(super) uncovered: Uncovered,
     /// Whether the next checkpoint must be full and is due at once.
     pub(super) full_requested: bool,
-    /// Whether the next one for the ends is due at once and builds on what they have, though another owner made that.
+    /// Whether the next one for the ends builds on what they have, though another owner made that. It is due soon (`look_ns`).
     pub(super) builds_on_fed: bool,
     /// Whether the session came from another owner, and no checkpoint of this one is held: how much the ends keep is not known.
     pub(super) is_fed: bool,
-    /// When to try again, after a checkpoint that could not be made.
-    pub(super) retry_ns: Option<u64>,
+    /// When to look again whether one is due: some time after one that could not be made, or after a takeover.
+    pub(super) look_ns: Option<u64>,
 }
 
 impl Checkpointer {
@@ -466,7 +466,8 @@ impl Checkpointer {
         }
         let is_wanted = self.full_requested || self.awaits_full(awaited);
         let wanted = is_wanted && self.has_room_for_full(about, ends);
-        let wanted = wanted || self.builds_on_fed || self.uncovered.is_required();
+        let is_first = self.builds_on_fed && self.look_ns.is_none();
+        let wanted = wanted || is_first || self.uncovered.is_required();
         let uncovered = ends.iter().map(|side| (side.uncovered, side.allowance()));
         let is_due = wanted || self.is_much(about, uncovered, log.size(), ends, log);
         is_due && !self.is_under_way()

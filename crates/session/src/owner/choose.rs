@@ -242,7 +242,7 @@ impl Owner {
         if !resumed && self.follow.is_some() {
             return self.restart_from_ends("an end has received outputs that it does not produce", out);
         }
-        self.finish_takeover();
+        self.finish_takeover(now);
         if !resumed {
             return self.tampered("an end has received outputs that the chosen log does not produce", out);
         }

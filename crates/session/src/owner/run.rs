@@ -30,8 +30,8 @@ impl Owner {
         let witness_ns = self.witness.report_due_ns();
         let clients_ns = self.clients_due_ns().filter(|_| is_running);
         let servers_ns = self.servers_due_ns();
-        let retry_ns = self.checkpointer.retry_ns.filter(|_| is_running);
-        let others = [self.recordings.until_ns(), witness_ns, clients_ns, servers_ns, retry_ns];
+        let look_ns = self.checkpointer.look_ns.filter(|_| is_running);
+        let others = [self.recordings.until_ns(), witness_ns, clients_ns, servers_ns, look_ns];
         others.into_iter().chain([timer_ns]).flatten().min()
     }
 
@@ -44,7 +44,7 @@ impl Owner {
         self.witness.report(now, &self.ends, out);
         self.clients_due(now, out);
         self.ask_servers(now, out);
-        self.retry_checkpoint(now, out);
+        self.look_for_checkpoint(now, out);
         self.pump(now, out);
     }
 

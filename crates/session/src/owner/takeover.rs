@@ -12,6 +12,10 @@ use marram_wire::{frame::Code, log::Cursor, seal::Digest};
 #[cfg(test)]
 mod tests;
 
+/// How long after a takeover its first checkpoint is due, in nanoseconds. Until then ends keep what the owner before had not covered, of which this
+/// one does not know how much it is. Some stop reading when that is too much, so it is a short time.
+const FIRST_CHECKPOINT_NS: u64 = 50_000_000;
+
 impl Owner {
     /// The fed data is useless: the ends are asked again, for everything that they keep.
     pub(super) fn restart_from_ends(&mut self, why: &str, out: &mut Vec<OwnerEffect>) {
@@ -175,9 +179,10 @@ impl Owner {
         self.follow_on(now, out);
     }
 
-    /// The session belongs to this owner now, and soon needs a checkpoint of its own.
-    pub(super) fn finish_takeover(&mut self) {
+    /// The session belongs to this owner now, and soon needs a checkpoint of its own: not while its client waits for this edge.
+    pub(super) fn finish_takeover(&mut self, now: Now) {
         if let Some(follow) = self.follow.take() {
+            self.checkpointer.look_ns = Some(now.mono_ns.saturating_add(FIRST_CHECKPOINT_NS));
             self.checkpointer.took_over(follow.restored(), &self.about.policy, &self.ends);
             let (offset, tag) = follow.covered();
             if offset > 0 {

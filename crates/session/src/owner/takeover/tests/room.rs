@@ -57,6 +57,25 @@ fn announced(standby: &Standby) -> usize {
 }
 
 #[test]
+fn the_first_checkpoint_comes_some_time_after_the_takeover_or_when_it_is_required() {
+    let copies = |standby: &Standby| {
+        standby.out.iter().filter(|effect| matches!(effect, OwnerEffect::Copy(..))).count()
+    };
+    let mut standby = taken_over(100 * SIZE);
+    let due_ns = standby.owner.due_ns().expect("one is due later");
+    assert!(copies(&standby) == 0 && due_ns > NOW.mono_ns, "{:?}", standby.out);
+    for (late_ns, expected) in [(0, 0), (1, 1)] {
+        let now = Now { mono_ns: due_ns - 1 + late_ns, ..NOW };
+        standby.owner.tick(now, &mut standby.out);
+        assert_eq!(copies(&standby), expected);
+    }
+    assert_eq!(standby.owner.due_ns(), None);
+    let mut standby = taken_over(100 * SIZE);
+    standby.owner.require_checkpoint(&mut standby.out);
+    assert_eq!(copies(&standby), 1);
+}
+
+#[test]
 fn a_session_that_was_taken_over_ends_with_the_reason_where_no_checkpoint_fits() {
     let mut standby = taken_over(2 * SIZE - 1);
     let (announced, over) = continues(&mut standby);
