@@ -12,8 +12,8 @@
 //! 0                                               keep                       size
 //!                                                  <-------- pieces, from the end
 //! ```
-//! The cell itself is unusable from [`DeferredFree::take`] on: its tracking has ended, and no name
-//! leads to it.
+//! The cell itself is unusable from [`DeferredFree::take`] on: no name leads to it. Tracking of a piece ends just before the piece goes, since that
+//! takes nearly as long.
 
 use super::live::{Live, Stage};
 use super::{Cells, CellsConfig};
@@ -45,16 +45,14 @@ impl DeferredFree {
         Self { keep: config.keep_resident, ..Self::default() }
     }
 
-    /// Takes the instances of an ended cell; a small cell is freed at once. Tracking ends first, so
-    /// that no range is registered while its pages are given back.
-    pub(super) fn take(&mut self, mut live: Live) {
+    /// Takes the instances of an ended cell; a small cell is freed at once.
+    pub(super) fn take(&mut self, live: Live) {
         let size = |stage: &Stage| stage.memory.data_size(&live.store);
         let sizes = live.stages.iter().map(size).enumerate();
         let left: Vec<_> = sizes.filter(|(_, size)| *size > self.keep + DEFERRED_FREE_PIECE_BYTES).collect();
         if left.is_empty() {
             return;
         }
-        live.disarm();
         self.bytes += left.iter().map(|(_, size)| size).sum::<usize>();
         self.cells.push_back(FreeingCell { live, left });
         // Each turn empties at least one memory, so this ends.
@@ -68,11 +66,12 @@ impl DeferredFree {
     /// `left` has the stages in order and gives back the last one first, so that popping is cheap.
     /// A slot is released only with its whole cell, because all stages share one store.
     fn piece(&mut self, piece: usize) {
-        let Some(FreeingCell { live: Live { stages, store, .. }, left }) = self.cells.front_mut() else {
-            return;
-        };
+        let Some(FreeingCell { live, left }) = self.cells.front_mut() else { return };
         if let Some((at, left_here)) = left.last_mut() {
             let rest = left_here.saturating_sub(piece).max(self.keep.min(*left_here));
+            // No range is tracked while its pages are given back.
+            live.disarm_from(*at, rest);
+            let Live { stages, store, .. } = live;
             discard(&mut stages[*at].memory.data_mut(store)[rest..*left_here]);
             self.bytes -= *left_here - rest;
             *left_here = rest;

@@ -190,12 +190,16 @@ impl Live {
 
     /// Ends dirty tracking by the kernel. Must be called before the memories' slots are given back; dropping also does it.
     pub(super) fn disarm(&mut self) {
-        for stage in &mut self.stages {
-            stage.tracker.disarm();
-            (stage.copying, stage.versions) = (None, None);
-            if std::mem::take(&mut stage.has_huge_pages) {
-                prefer_small_pages(stage.memory.data_mut(&mut self.store));
-            }
+        (0..self.stages.len()).for_each(|at| self.disarm_from(at, 0));
+    }
+
+    /// As [`Self::disarm`], for the memory of a stage from this offset on: that of a large one goes piece by piece.
+    pub(super) fn disarm_from(&mut self, at: usize, offset: usize) {
+        let stage = &mut self.stages[at];
+        stage.tracker.disarm_from(offset);
+        (stage.copying, stage.versions) = (None, None);
+        if std::mem::take(&mut stage.has_huge_pages) {
+            prefer_small_pages(stage.memory.data_mut(&mut self.store));
         }
     }
 

@@ -114,15 +114,8 @@ enum Protected {
 }
 
 impl Drop for Armed {
-    /// If the range of a slot stayed registered, the next cell could see its pages: the pool finds written pages by the
-    /// flag that our scans clear.
     fn drop(&mut self) {
-        if let Err(error) = self.kernel.unregister(&self.range) {
-            eprintln!(
-                "marram: cannot stop tracking a slot ({error}); stopping, so that no cell sees another's memory"
-            );
-            std::process::abort();
-        }
+        self.end_at(0);
     }
 }
 
@@ -132,9 +125,13 @@ impl Tracker {
         Self { state: State::Inactive(method.clone()), pending, in_deltas }
     }
 
-    /// Ends tracking. Must be called before the memory's slot is given back; dropping also does it.
-    pub(crate) fn disarm(&mut self) {
-        *self = Self::new(&Method::Compare);
+    /// Ends tracking of the memory from this offset on. Must be called before that memory is given back; dropping also does it. The cell does not run
+    /// any more.
+    pub(crate) fn disarm_from(&mut self, offset: usize) {
+        match &mut self.state {
+            State::Kernel(armed) => armed.end_at(offset),
+            _ => *self = Self::new(&Method::Compare),
+        }
     }
 
     /// Whether there is a checkpoint that a delta can build on.
@@ -265,6 +262,24 @@ impl Armed {
             ever: PageSet::default(),
             protected: vec![Protected::Nothing; parts(memory)],
         })
+    }
+
+    /// Ends tracking from this offset on.
+    ///
+    /// If the range of a slot stayed registered, the next cell could see its pages: the pool finds written pages by the
+    /// flag that our scans clear.
+    fn end_at(&mut self, offset: usize) {
+        let ends = self.range.start.saturating_add(offset)..self.range.end;
+        if ends.is_empty() {
+            return;
+        }
+        if let Err(error) = self.kernel.unregister(&ends) {
+            eprintln!(
+                "marram: cannot stop tracking a slot ({error}); stopping, so that no cell sees another's memory"
+            );
+            std::process::abort();
+        }
+        self.range.end = ends.start;
     }
 
     /// Adds the runs of a part's pages that were written, relative to the part.

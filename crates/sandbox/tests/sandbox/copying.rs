@@ -229,3 +229,28 @@ fn what_cannot_be_prepared_is_refused_and_the_cell_goes_on() {
     world.cells.remove(CELL);
     assert_eq!(world.cells.prepare_snapshot(CELL, CheckpointBase::Image), Err(SnapshotError::NotIdle));
 }
+
+#[test]
+fn the_next_cell_of_a_slot_finds_nothing_of_a_tracked_one_whose_memory_went_in_pieces() {
+    for tracking in [Tracking::Auto, Tracking::Compare] {
+        let mut world = World::new(9, tracking);
+        let new = world.cells.state_hash(CELL);
+        // The other slot is taken.
+        start_in(&mut world.cells, CellId(2), &world.image);
+        for pieces in [0, 3, usize::MAX] {
+            world.write(4000, 1);
+            world.cells.snapshot(CELL, CheckpointBase::Image).unwrap();
+            world.write(400, 1);
+            assert_ne!(world.cells.state_hash(CELL), new);
+            world.cells.remove(CELL);
+            let mut freed = 0;
+            while freed < pieces && world.cells.is_freeing() {
+                world.cells.free_piece();
+                freed += 1;
+            }
+            assert!(freed > 10 || pieces <= 3, "{freed}");
+            start_in(&mut world.cells, CELL, &world.image);
+            assert_eq!(world.cells.state_hash(CELL), new, "{pieces} pieces had gone");
+        }
+    }
+}
