@@ -79,15 +79,6 @@ impl Shard {
         group.is_some_and(|group| group.may_hand_over())
     }
 
-    /// This edge has claimed the group of a cell, which leaves. If the cell was to move there, it has: perhaps with another one of its slot,
-    /// that was handed over first.
-    pub(super) fn cell_claimed(&mut self, id: SessionId, edge: &str) {
-        let moving = self.sessions.get_mut(id).and_then(|session| session.moving.as_deref_mut());
-        if let Some(moving) = moving.filter(|moving| moving.to.edge == edge) {
-            moving.arrive();
-        }
-    }
-
     /// Whether a shared cell is handed over, alone or with another one of its slot, and it is not known yet which edge goes on.
     pub(super) fn is_cell_handed_over(&self, id: SessionId) -> bool {
         self.is_shared_cell(id)

@@ -405,7 +405,7 @@ impl Shard {
                 let reason = format!("`{}` has claimed the session's group", holder.primary);
                 self.slot_gone(now, name);
                 for id in self.groups.end(name) {
-                    self.cell_claimed(id, &holder.primary);
+                    self.taken_by(id, &holder.primary);
                     self.with_owner(now, id, out, |owner, effects| {
                         owner.step_down(Code::Superseded, reason.clone(), effects);
                     });

@@ -5,7 +5,7 @@ use super::{
     SHARD, Shard,
     state::{sessions::Session, unneeded::UnneededCopy},
 };
-use crate::api::{Now, ShardOutput};
+use crate::api::{Now, ShardOutput, ShardWireId};
 use alloc::{string::ToString, vec::Vec};
 use marram_session::{
     owner::{EpochRelease, OwnerPhase},
@@ -35,12 +35,19 @@ impl Shard {
     }
 
     /// A session that was handed over is kept where it went, or by the backup there.
-    pub(super) fn forget_copy(&mut self, now: Now, forget: &ForgetCopy, out: &mut Vec<ShardOutput>) {
+    pub(super) fn forget_copy(
+        &mut self,
+        now: Now,
+        (wire, forget): (ShardWireId, &ForgetCopy),
+        out: &mut Vec<ShardOutput>,
+    ) {
         let ForgetCopy { session: id, generation } = *forget;
         let is_older = |session: &Session| session.owner.generation() < generation;
         if !self.sessions.get(id).is_some_and(|session| !session.is_following() && is_older(session)) {
             return trace!(SHARD, "keeps {id}: there is no copy of an older generation");
         }
+        let edge = self.wires.get(wire).and_then(|wire| wire.role.as_ref()).map(|role| role.name.clone());
+        edge.into_iter().for_each(|edge| self.taken_by(id, &edge));
         self.with_owner(now, id, out, |owner, effects| {
             owner.step_down(Code::Superseded, "the session is kept where it went".to_string(), effects);
         });

@@ -326,7 +326,7 @@ impl Shard {
             return self.epoch_confirmed(now, wire, confirmed, out);
         }
         if let Frame::ForgetCopy(forget) = &frame {
-            return self.forget_copy(now, forget, out);
+            return self.forget_copy(now, (wire, forget), out);
         }
         let Some(channel) = frame.channel(Sender::End) else {
             return self.goodbye(wire, "keepers must not send such frames", out);

@@ -400,6 +400,13 @@ impl Shard {
         }
     }
 
+    /// This edge has taken a session, which leaves this shard. If it was to move there, it has: a shared cell perhaps with another one of
+    /// its slot, that was handed over first.
+    pub(super) fn taken_by(&mut self, id: SessionId, edge: &str) {
+        let moving = self.sessions.get_mut(id).and_then(|session| session.moving.as_deref_mut());
+        moving.into_iter().for_each(|moving| moving.taken_by(edge));
+    }
+
     /// A session with this move has left this shard, for this reason.
     pub(super) fn moved(
         &mut self,

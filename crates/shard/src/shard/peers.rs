@@ -304,9 +304,12 @@ impl Shard {
         match self.sessions.get(id).map(|session| session.owner.phase()) {
             Some(OwnerPhase::Following) => self.drop_standby(now, id, out),
             // This edge took over too early, or once owned the session: no end accepts an older generation again.
-            Some(OwnerPhase::Detached) => self.with_owner(now, id, out, |owner, effects| {
-                owner.step_down(Code::Superseded, "the session is owned elsewhere".to_string(), effects);
-            }),
+            Some(OwnerPhase::Detached) => {
+                self.peer_name(wire).into_iter().for_each(|edge| self.taken_by(id, &edge));
+                self.with_owner(now, id, out, |owner, effects| {
+                    owner.step_down(Code::Superseded, "the session is owned elsewhere".to_string(), effects);
+                });
+            }
             _ => {}
         }
         let keys = SessionKeys::derive(&self.secret, id);

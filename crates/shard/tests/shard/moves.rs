@@ -12,7 +12,9 @@ use marram_shard::{
     shard::MOVES_MAX,
 };
 use marram_wire::{
-    frame::{Base, Channel, Code, Ended, Frame, HandOver, Keep, Keeper, Ping, Reject, Stored, Welcome},
+    frame::{
+        Base, Channel, Code, Ended, ForgetCopy, Frame, HandOver, Keep, Keeper, Ping, Reject, Stored, Welcome,
+    },
     id::{Generation, SessionId},
     limits::WIRE_VERSION,
     rights::Rights,
@@ -225,6 +227,24 @@ fn a_second_move_replaces_the_first_if_it_is_asked_to() {
     assert!(replace(&mut world, session, "a").unwrap_err().contains("handed over to `b` already"));
     world.superseded(Generation { count: 50, opener: 1 });
     assert_eq!(over(&mut world), [(session, "b".into(), String::new())], "the first has no result");
+}
+
+#[test]
+fn a_session_that_another_edge_says_it_has_did_not_move_to_the_one_asked_for() {
+    for (has_it, why) in [("a", "the session left meanwhile: the session is kept where it went"), ("b", "")] {
+        let mut world = World::new();
+        let wires = [("a", there(&mut world, 0, "a")), ("b", there(&mut world, 1, "b"))];
+        let (second, session) = (wires[1].1, world.session);
+        assert_eq!(ask(&mut world, session, "b"), Ok(()));
+        let feed = feed(&mut world, second);
+        stores(&mut world, second, &feed);
+        assert!(feeds(&mut world, second).pop().is_some_and(|feed| feed.handed_over.is_some()));
+        // The session was handed over to it before, and that has arrived too late to be known.
+        let (_, wire) = wires.into_iter().find(|(name, _)| *name == has_it).expect("one of both");
+        world.send(wire, ForgetCopy { session, generation: Generation { count: 50, opener: 1 } });
+        assert_eq!(over(&mut world), [(session, "b".into(), why.into())]);
+        assert!(world.shard.owner(session).is_none());
+    }
 }
 
 #[test]

@@ -59,8 +59,8 @@ pub(crate) struct Move {
     /// When it was asked for.
     pub(crate) asked_ns: u64,
     stage: Stage,
-    /// Whether the edge has claimed it.
-    has_arrived: bool,
+    /// The edge that is known to have taken the session: it has claimed its group, or has said that it owns it.
+    taken_by: Option<String>,
     begun_ns: Option<u64>,
     until_ns: Option<u64>,
     /// Since when its copy waits for bandwidth, if it does, and for how long it did before.
@@ -78,7 +78,7 @@ impl Move {
             of_policy: false,
             asked_ns: now_ns,
             stage: Stage::Waiting,
-            has_arrived: false,
+            taken_by: None,
             begun_ns: None,
             until_ns: None,
             limited_since_ns: None,
@@ -175,14 +175,19 @@ impl Move {
         matches!(self.stage, Stage::HandedOver(_))
     }
 
-    /// The edge has claimed it.
-    pub(crate) fn arrive(&mut self) {
-        self.has_arrived = true;
+    /// This edge has taken the session. It need not be the one to which that moves: its backup may have gone on, or its next owner
+    /// may have died since.
+    pub(crate) fn taken_by(&mut self, edge: &str) {
+        self.taken_by = Some(edge.into());
     }
 
-    /// Whether the edge has it, if its owner here was replaced.
+    /// Whether the edge has it, if its owner here was replaced. Where nothing says by which edge, it was the one that was told to take the
+    /// session over.
     pub(crate) fn may_have_arrived(&self) -> bool {
-        self.has_arrived || (self.is_handed_over() && !self.is_of_backup())
+        match &self.taken_by {
+            Some(edge) => *edge == self.to.edge,
+            None => self.is_handed_over() && !self.is_of_backup(),
+        }
     }
 
     /// How long it has been under way; none if it still waits.

@@ -188,3 +188,66 @@ fn a_hand_over_that_is_disturbed_at_any_step_leaves_one_history() {
         }
     }
 }
+
+#[test]
+fn a_cell_that_another_edge_than_the_one_asked_for_goes_on_with_has_not_moved_there() {
+    for form in [BackupForm::Log, BackupForm::Pages] {
+        let mut handed_over = 0;
+        for steps in 0..36 {
+            let (mut world, [at, backup, third], clients) = running(form);
+            world.moves(at, &format!("e{backup}"));
+            world.settles_some(steps);
+            world.freezes(at);
+            if !world.moves.is_empty() {
+                // It is over before this edge falls silent.
+                break;
+            }
+            // The backup goes on and is backed by the third edge, which goes on in its turn.
+            world.runs(LONG_MS);
+            world.kills(backup);
+            world.runs(LONG_MS);
+            assert!(world.runs_at().contains(&third), "{form:?} after {steps} steps: {:?}", world.notes);
+            world.thaws(at);
+            world.says(clients[0], "after");
+            world.runs(LONG_MS);
+            assert_eq!(world.runs_at(), [third], "{form:?} after {steps} steps");
+            let [why] = &world.moves[..] else { panic!("one result: {:?}", world.moves) };
+            // What this edge learns first may still be that its backup has it.
+            let taken_by = |edge| {
+                world.notes.contains(&format!("Superseded: `e{edge}` has claimed the session's group"))
+            };
+            assert_eq!(why.is_empty(), taken_by(backup), "{form:?} after {steps} steps: {:?}", world.notes);
+            handed_over += usize::from(taken_by(third));
+            assert!(heard(&world, clients[2], "after"));
+        }
+        assert!(handed_over > 0, "{form:?}: it was never handed over");
+    }
+}
+
+#[test]
+fn a_session_with_which_its_backup_goes_on_has_not_moved_to_the_edge_asked_for() {
+    let (mut at_backup, mut moved) = (0, 0);
+    for steps in 0..60 {
+        let mut world = World::with_own_cells(3, &[]);
+        let client = world.joins(0);
+        world.runs(1_500);
+        let [at, backup, third] = places(&world);
+        world.moves(at, &format!("e{third}"));
+        world.steps(steps);
+        world.freezes(at);
+        if !world.moves.is_empty() {
+            break;
+        }
+        world.runs(LONG_MS);
+        world.thaws(at);
+        world.says(client, "after");
+        world.runs(LONG_MS);
+        assert!(heard(&world, client, "after"));
+        let [why] = &world.moves[..] else { panic!("one result: {:?}", world.moves) };
+        let runs_at = world.runs_at();
+        assert!(!why.is_empty() || runs_at == [third], "after {steps} steps: {:?}", world.notes);
+        at_backup += usize::from(runs_at == [backup]);
+        moved += usize::from(why.is_empty());
+    }
+    assert!(at_backup > 0 && moved > 0, "{at_backup} {moved}");
+}
