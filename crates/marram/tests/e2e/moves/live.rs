@@ -115,6 +115,8 @@ fn moves_lose_nothing_and_no_program_notices() {
     }
     println!("  bulk: {streams}, {bytes} bytes");
     assert!(streams > 0);
+    let kills: usize = done.kills.iter().sum();
+    assert!(2 * done.mid_move >= kills, "{} of {kills} kills in the middle of a move", done.mid_move);
     assert!(ledger.unexplained.is_empty(), "{}", ledger.unexplained(&mover.world.cluster).join("\n"));
     let broken: u64 = counts.iter().map(|count| count.broken).sum();
     let ended: usize = ledger.ended.values().sum();

@@ -42,7 +42,7 @@ pub(super) struct Done {
     /// Of edges that a session was to leave, and of those to which one was to move.
     pub(super) kills: [usize; 2],
     /// Of these, while the session had not left.
-    mid_move: usize,
+    pub(super) mid_move: usize,
 }
 
 impl fmt::Display for Done {
@@ -146,7 +146,13 @@ impl Mover {
         true
     }
 
-    /// Kills one edge of the latest move, if it is time for that and all run.
+    /// Whether the next kill must be in the middle of a move: of four, the first of each kind. The others may come just after it.
+    fn must_be_mid_move(&self) -> bool {
+        self.done.kills.iter().sum::<usize>() % 4 < 2
+    }
+
+    /// Kills one edge of the latest move, if it is time for that and all run. If the session has left already, though the kill was to be
+    /// in the middle of a move, a later move meets it.
     fn strike(&mut self, from: usize, to: usize) {
         let kills: usize = self.done.kills.iter().sum();
         let is_due = self.kill_every > 0 && self.done.asked / self.kill_every > kills;
@@ -159,7 +165,11 @@ impl Mover {
         let (edge, name) =
             if kills_target { (to, struck.to_name.clone()) } else { (from, struck.from_name.clone()) };
         self.ledger.read(&self.world.cluster);
-        self.done.mid_move += usize::from(!self.ledger.has_left(&struck.session, &struck.from_name));
+        let is_mid_move = !self.ledger.has_left(&struck.session, &struck.from_name);
+        if self.must_be_mid_move() && !is_mid_move {
+            return;
+        }
+        self.done.mid_move += usize::from(is_mid_move);
         self.done.kills[usize::from(kills_target)] += 1;
         self.ledger.killed(&name);
         let World { cluster, extra, .. } = &mut self.world;
