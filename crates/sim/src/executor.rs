@@ -466,11 +466,13 @@ impl Cells {
     }
 
     /// Prepares for the next checkpoint of a cell that was restored as a standby. Begins with the state that was restored before:
-    /// the fake makes a cell of it again, where the sandbox advances its cell. The result must be the same.
-    pub(crate) fn expect_more(&mut self, id: CellId, meta: CheckpointMeta) {
-        if let Some(restored) = self.restored.get(&id) {
-            self.restoring.insert(id, Restoring::after(restored.clone(), meta));
-        }
+    /// the fake makes a cell of it again, where the sandbox advances its cell. The result must be the same. False if it was not restored:
+    /// then the sandbox refuses it.
+    pub(crate) fn expect_more(&mut self, id: CellId, meta: CheckpointMeta) -> bool {
+        let after = self.restored.get(&id).map(|restored| Restoring::after(restored.clone(), meta));
+        let is_restored = after.is_some();
+        self.restoring.extend(after.map(|restoring| (id, restoring)));
+        is_restored
     }
 
     /// Forgets a cell.

@@ -30,7 +30,7 @@ mod talk;
 mod traps;
 mod witness;
 
-pub use faults::{Fault, FaultKind, FaultTarget, Moment, On, When};
+pub use faults::{Fault, FaultKind, FaultTarget, Moment, On, PAST_BACKUP, When};
 pub use learning::Learning;
 pub use liar::Liar;
 pub use renewal::{Renewal, RenewalStep};

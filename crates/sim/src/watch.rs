@@ -401,6 +401,9 @@ impl Watch {
     pub(crate) fn sent_to_keeper(&mut self, wire: usize, position: ShardPosition, frame: &Frame) {
         match frame {
             Frame::Keep(keep) if keep.moves => self.see(Moment::MoveFed, Some(position)),
+            // The next edge has claimed the group.
+            Frame::KeepOn(_) => self.see(Moment::KeptOn, Some(position)),
+            Frame::HandGroup(_) => self.see(Moment::HandedOver, Some(position)),
             Frame::JoinGroup(_) => self.see(Moment::NextGroup, Some(position)),
             Frame::HandOver(_) => {
                 self.count_if(Rare::HandedOver, true);

@@ -1,7 +1,9 @@
 //! Every limit that two machines must agree on, and the relations between the limits.
 
 /// The newest wire version that this build supports.
-pub const WIRE_VERSION: u8 = 1;
+pub const WIRE_VERSION: u8 = 2;
+/// The first wire version in which shared cells are handed over with a backup.
+pub const HAND_GROUP_VERSION: u8 = 2;
 /// The oldest wire version that this build supports.
 pub const WIRE_VERSION_OLDEST: u8 = 1;
 /// The version of everything that replay depends on to give the same bytes: part of every image hash.

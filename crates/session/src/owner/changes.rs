@@ -7,9 +7,9 @@
 //! The shard decides when (`crates/shard/src/shard/changes.rs`). Until the last step the session is its former group's: if anything
 //! goes wrong, it stays there, and nothing has left that its backup lacks.
 
-use super::{KeeperId, Owner, OwnerEffect};
+use super::{Feed, KeeperId, Now, Owner, OwnerEffect};
 use alloc::vec::Vec;
-use marram_wire::frame::{GroupId, JoinGroup};
+use marram_wire::frame::{Channel, GroupId, JoinGroup};
 
 impl Owner {
     /// Whether this keeper could be the session's backup: it has all that it begins with, and is not far behind.
@@ -45,6 +45,42 @@ impl Owner {
             self.epochs.begin_again();
             self.epoch_is_due(out);
         }
+    }
+
+    /// No entry begins from now on, until [`Self::go_on`]: this edge is to hand the session over, and its backup to have exactly what the next
+    /// owner has. True once it stands between two entries, and the backup was sent all before.
+    pub fn stands_still(&mut self, out: &mut Vec<OwnerEffect>) -> bool {
+        self.epochs.is_still = true;
+        if self.runner.is_busy() || self.runner.rebuild.is_some() {
+            return false;
+        }
+        // One that has not begun has no pages, and begins at the next owner.
+        let warm = self.replicas.backup_keeper().filter(|_| self.log.end() > 0);
+        warm.is_none_or(|keeper| self.may_leave_pages(keeper, out))
+    }
+
+    /// Entries begin again: the session stays here.
+    pub fn go_on(&mut self, now: Now, out: &mut Vec<OwnerEffect>) {
+        if core::mem::take(&mut self.epochs.is_still) {
+            self.pump(now, out);
+        }
+    }
+
+    /// Makes a keeper the backup that has a copy from the owner before, which is at exactly this position: it is sent none. Nothing else is
+    /// told to keep the session yet.
+    pub fn add_continued_backup(
+        &mut self,
+        keeper: KeeperId,
+        channel: Channel,
+        feed: Feed,
+        out: &mut Vec<OwnerEffect>,
+    ) {
+        // Of what was read, and of the time, it may know only what comes from here on.
+        self.log.forget_reads();
+        self.runner.logs_time = self.about.is_shared_cell();
+        self.replicas.add(keeper, channel, feed, false);
+        self.replicas.keep_on(keeper, &self.keep_frame(), out);
+        self.backup_changed(out);
     }
 
     /// Nothing is fed to this keeper any more, which is not told: it may have to go on with what it has.

@@ -65,6 +65,8 @@ pub(super) struct Epochs {
     forgot_to: u64,
     /// Whether no entry begins, since all sessions of the group are to be copied at one moment.
     pub(super) is_halted: bool,
+    /// Whether no entry begins, since the session is to be handed over together with others.
+    pub(super) is_still: bool,
     /// Whether the session is about to change its group: what the backup confirms releases nothing (see [`super::changes`]).
     pub(super) is_changing: bool,
     /// Up to where outputs may have left that the backup has not confirmed, if none leave so any more.

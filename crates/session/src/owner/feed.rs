@@ -96,6 +96,27 @@ impl Owner {
         Ok(self)
     }
 
+    /// Another owner, which has claimed the group of this copy, goes on from exactly here **\[M\]**, and feeds it from now on. False if it
+    /// does not: its copy is another one then.
+    pub fn fed_on(&mut self, now: Now, keep: &Keep) -> bool {
+        let is_here = self.log.end() == keep.log_offset
+            && self.log.digest().0 == keep.head
+            && self.log.last_ns() == keep.last_ns
+            && self.about.image == keep.image
+            && keep.generation > self.about.generation();
+        let is_following = self.phase() == OwnerPhase::Following;
+        let follow = self.follow.as_mut().filter(|_| is_here && is_following);
+        let continues = follow.is_some_and(|follow| follow.continues(keep));
+        if continues {
+            self.about.renew(keep.generation);
+            self.epochs.fed_by = keep.group;
+            // Its time may be behind what the owner before has said of it.
+            self.runner.forget_carried_clock();
+            self.learn_clock(now);
+        }
+        continues
+    }
+
     /// A frame from the owner or recorder that feeds this one.
     pub fn fed(&mut self, now: Now, frame: Frame, out: &mut Vec<OwnerEffect>) {
         let Some(follow) = &mut self.follow else {

@@ -121,6 +121,9 @@ pub(super) struct Follow {
     unacknowledged: (u64, u64),
     /// Entries replayed and not reported.
     replayed: u64,
+    /// Entries received and not replayed, and how many of these the owner before has fed: no other one is told of them.
+    unreplayed: u64,
+    of_others: u64,
     /// Bytes of checkpoints received and not acknowledged.
     stored: u64,
     /// Whether the feeding owner has handed the session over, and this owner has not begun to take it over.
@@ -158,6 +161,8 @@ impl Follow {
             received: ends.iter().map(|side| (side.port, 0)).collect(),
             unacknowledged: (0, 0),
             replayed: 0,
+            unreplayed: 0,
+            of_others: 0,
             stored: 0,
             handed_over: false,
             promoted: false,
@@ -176,6 +181,24 @@ impl Follow {
             self.holding = Holding::Holds;
         }
         self.channel = Some(keep.channel);
+    }
+
+    /// Another owner goes on where this copy is, and feeds it over this channel from now on. False if something of the former feed is still
+    /// on its way, or this edge was to go on by itself.
+    pub(super) fn continues(&mut self, keep: &Keep) -> bool {
+        let is_alike = self.hot == keep.hot && !self.recorder && keep.group.is_some();
+        if !is_alike
+            || self.arriving.is_some()
+            || self.holding.is_replayed()
+            || self.handed_over
+            || self.promoted
+        {
+            return false;
+        }
+        self.channel = Some(keep.channel);
+        (self.unacknowledged, self.stored, self.replayed) = ((0, 0), 0, 0);
+        self.of_others = self.unreplayed;
+        true
     }
 
     /// It is a backup from now on.
@@ -289,6 +312,7 @@ impl Follow {
     /// An entry is here, which costs so many bytes of the feed's window. Returns what acknowledges it, if that is due.
     pub(super) fn entry_taken(&mut self, cost: u64) -> Option<Frame> {
         self.caught_up = false;
+        self.unreplayed += 1;
         self.unacknowledged.0 += 1;
         self.unacknowledged.1 += cost;
         let channel = self.channel.filter(|_| self.unacknowledged.1 >= ACK_EVERY)?;
@@ -299,6 +323,11 @@ impl Follow {
     /// An entry has run through the cell. Every few entries this is reported to the feeding owner: entries that were
     /// only received would have to be replayed before this owner could take over.
     pub(super) fn entry_replayed(&mut self) -> Option<Frame> {
+        self.unreplayed = self.unreplayed.saturating_sub(1);
+        if self.of_others > 0 {
+            self.of_others -= 1;
+            return None;
+        }
         self.replayed += 1;
         let channel = self.channel.filter(|_| self.hot && self.replayed >= REPLAYED_EVERY)?;
         let entries = core::mem::take(&mut self.replayed);

@@ -5,7 +5,7 @@ use alloc::collections::VecDeque;
 use marram_wire::{
     frame::Fed,
     id::Port,
-    limits::{FEED_WINDOW, LOG_SIZE_MAX, RETAINED_MAX},
+    limits::{COVER_LOG, FEED_WINDOW, LOG_SIZE_MAX, RETAINED_MAX},
 };
 
 /// What is copied for the backup.
@@ -102,6 +102,12 @@ impl PageFeed {
     /// The backup begins with a checkpoint at this moment, or its pages are copied.
     pub(super) fn begin(&mut self) {
         (self.entries, self.charge) = (0, 0);
+    }
+
+    /// The backup goes on with what another owner has fed it. How much of that it holds is not known here, but that it is no more than
+    /// what makes pages due and what came while they were copied: together with that it must have room for it.
+    pub(super) fn begin_behind_others(&mut self) {
+        (self.entries, self.charge) = (COVER_LOG / 2, RETAINED_MAX / 4);
     }
 
     /// Pages are copied, at the end of the last entry.

@@ -30,7 +30,7 @@ use bytes::Bytes;
 use marram_wire::{
     frame::{
         Acknowledged, Base, Channel, CheckpointMeta, CheckpointPart, Code, Ended, Fed, Frame, HandOver, Keep,
-        Received, Renewed, Standby, Truncate,
+        KeepOn, Received, Renewed, Standby, Truncate,
     },
     header::Many,
     id::Port,
@@ -503,6 +503,18 @@ impl Replicas {
             let keep = Keep { channel, hot, moves, group, ..keep.clone() };
             out.push(OwnerEffect::ToKeeper(stream.keeper, keep.into()));
         }
+    }
+
+    /// A backup goes on with the copy that it has, at the position of `keep`.
+    pub(super) fn keep_on(&mut self, keeper: KeeperId, keep: &Keep, out: &mut Vec<OwnerEffect>) {
+        let Some(stream) = self.streams.iter_mut().find(|stream| stream.keeper == keeper) else { return };
+        (stream.streaming, stream.begins_at) = (true, keep.log_offset);
+        stream.mark_ready();
+        if let Some(pages) = &mut stream.pages {
+            pages.begin_behind_others();
+        }
+        let keep = Keep { channel: stream.channel, hot: stream.feed.is_replayed(), ..keep.clone() };
+        out.push(OwnerEffect::ToKeeper(keeper, KeepOn { keep }.into()));
     }
 
     /// Sends the entry that was just logged, at `offset`, and what it consumed.

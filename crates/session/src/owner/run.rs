@@ -71,7 +71,8 @@ impl Owner {
     pub(super) fn awaits_keeper_or_group(&self) -> bool {
         let is_leaving = self.about.has_backup() && self.replicas.is_leaving(self.about.is_shared_cell());
         let is_full = self.keep.as_ref().is_some_and(|keep| keep.is_full());
-        self.replicas.waits_for_one() || self.epochs.is_halted || is_leaving || is_full
+        let stands = self.epochs.is_halted || self.epochs.is_still;
+        self.replicas.waits_for_one() || stands || is_leaving || is_full
     }
 
     /// A handler finished.

@@ -15,13 +15,13 @@ use super::{
     },
 };
 use crate::api::{Destination, Now, ShardOutput, ShardWireId};
-use alloc::{format, string::String, vec::Vec};
+use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 use marram_session::{
     owner::{Feed, KeeperId, OwnerPhase},
     trace,
 };
 use marram_wire::{
-    frame::{Code, Ended, GroupId},
+    frame::{Code, Ended, GroupId, HandGroup},
     id::SessionId,
 };
 
@@ -62,7 +62,7 @@ impl Shard {
     }
 
     /// The shard of an edge on which a cell of this shard would be.
-    fn shard_for_cell(&self, id: SessionId, edge: &str) -> Option<(ShardWireId, Role)> {
+    pub(super) fn shard_for_cell(&self, id: SessionId, edge: &str) -> Option<(ShardWireId, Role)> {
         let session = self.sessions.get(id)?;
         let shards = self.wires.shards_of(edge)?;
         let shard = shared::home(session.app(), self.slot_number(session), shards);
@@ -123,7 +123,7 @@ impl Shard {
         let Some(group) = self.groups.looked_at(name) else { return };
         let ended = group.former_ended();
         let left = group.former_left();
-        self.tell_former_backup(ended, out);
+        self.tell_former_backup(ended, Code::Finished, out);
         if let Some(at) = left {
             self.former_backup_left(now, name, at, out);
         }
@@ -134,7 +134,8 @@ impl Shard {
 
     /// The record does not name the former backup any more, which forgets what it has.
     fn former_backup_left(&mut self, now: Now, name: GroupId, at: Vec<At>, out: &mut Vec<ShardOutput>) {
-        self.tell_former_backup(at, out);
+        self.tell_former_backup(at, Code::Finished, out);
+        self.all_go_on(now, name, out);
         for id in self.members_of(name) {
             // Clients learn of the next one.
             self.tell_standby(now, id, out);
@@ -146,11 +147,19 @@ impl Shard {
         self.look_at_held(name);
     }
 
-    /// A former backup forgets what it was fed at these.
-    fn tell_former_backup(&self, at: Vec<At>, out: &mut Vec<ShardOutput>) {
-        for (wire, channel) in at.into_iter().filter(|(wire, _)| self.wires.has(*wire)) {
-            let reason = "the slot has another backup, or the cell has ended".into();
-            let ended = Ended { channel, code: Code::Finished, reason };
+    /// A former backup forgets what it was fed at these; if another edge has claimed the group, it learns from the store whose backup it is.
+    pub(super) fn tell_former_backup(&self, at: Vec<At>, code: Code, out: &mut Vec<ShardOutput>) {
+        // An edge to which no cell can be handed on does not know the code. It learns from its own claim.
+        let is_known = |wire| match code {
+            Code::HandedOn => self.wires.may_hand_group(wire),
+            _ => self.wires.has(wire),
+        };
+        for (wire, channel) in at.into_iter().filter(|(wire, _)| is_known(*wire)) {
+            let reason = match code {
+                Code::HandedOn => "another edge has claimed the cell's group",
+                _ => "the slot has another backup, or the cell has ended",
+            };
+            let ended = Ended { channel, code, reason: reason.into() };
             out.push(ShardOutput::Send { wire, frame: ended.into() });
         }
     }
@@ -163,6 +172,14 @@ impl Shard {
 
     /// The members of a group go over to its next backup, if that has all of them.
     fn go_over_if_ready(&mut self, now: Now, name: GroupId, out: &mut Vec<ShardOutput>) {
+        if self.groups.get(name).is_some_and(|group| group.stands_too_long(now.mono_ns)) {
+            return self.give_up_slot_change(
+                now,
+                name,
+                "its slot's cells did not all stand still in time",
+                out,
+            );
+        }
         let members = self.members_of(name);
         for id in members.iter().copied() {
             self.place_at_next(now, id, name, out);
@@ -183,11 +200,86 @@ impl Shard {
         let are_able = members.iter().all(|id| is_able(id) == Some(true));
         if !are_able || self.handed_over_to(name).is_some() {
             self.groups.looked_at(name).into_iter().for_each(Group::goes_over_later);
-            return;
+            return self.cells_go_on(now, name, out);
         }
-        if self.groups.get_mut(name).is_some_and(Group::may_go_over) {
+        let hands_on = self.hands_on(name, leader);
+        if self.groups.get_mut(name).is_some_and(Group::may_go_over)
+            && (!hands_on || self.stand_still(now, name, &members, out))
+        {
             self.go_over(now, (name, leader), &members, out);
+            if hands_on {
+                self.hand_group(now, (name, leader), out);
+            }
         }
+    }
+
+    /// Whether the cells of a group are handed over to the edge that is fed beside their backup, which stays the backup: the leader moves there
+    /// itself, and both edges know how.
+    fn hands_on(&self, name: GroupId, leader: SessionId) -> bool {
+        let moving = self.sessions.get(leader).and_then(|session| session.moving.as_deref());
+        let group = self.groups.get(name);
+        let wires = group.and_then(|group| Some([group.next()?.target.wire, group.target.as_ref()?.wire]));
+        moving.is_some_and(|moving| !moving.is_of_backup())
+            && wires.is_some_and(|wires| wires.into_iter().all(|wire| self.wires.may_hand_group(wire)))
+    }
+
+    /// No cell of a group begins an entry. True if all stand between two, and the backup has confirmed all before **\[M\]**: then it is where the
+    /// next primary will be. What is on its way to it could come behind what that one says.
+    fn stand_still(
+        &mut self,
+        now: Now,
+        name: GroupId,
+        members: &[SessionId],
+        out: &mut Vec<ShardOutput>,
+    ) -> bool {
+        self.groups.get_mut(name).into_iter().for_each(|group| group.stands_still(now.mono_ns));
+        let mut are_still = true;
+        for id in members {
+            self.with_owner(now, *id, out, |owner, effects| are_still &= owner.stands_still(effects));
+        }
+        let log_end = |id: &SessionId| Some((*id, self.sessions.get(*id)?.owner.log_bytes().0));
+        let at: BTreeMap<SessionId, u64> = members.iter().filter_map(log_end).collect();
+        let Some(group) = self.groups.get(name).filter(|_| are_still) else { return false };
+        if let Some(number) = group.stood_still(&at) {
+            return group.has_confirmed(number);
+        }
+        self.end_epoch(now, name, true, out);
+        if let Some(group) = self.groups.get_mut(name) {
+            group.stands_at(at);
+        }
+        false
+    }
+
+    /// The cells of a group that were to be handed over go on here.
+    fn cells_go_on(&mut self, now: Now, name: GroupId, out: &mut Vec<ShardOutput>) {
+        if self.groups.looked_at(name).is_some_and(Group::goes_on) {
+            self.all_go_on(now, name, out);
+        }
+    }
+
+    fn all_go_on(&mut self, now: Now, name: GroupId, out: &mut Vec<ShardOutput>) {
+        for id in self.members_of(name) {
+            self.with_owner(now, id, out, |owner, effects| owner.go_on(now, effects));
+        }
+    }
+
+    /// All cells of a group have gone over to the edge that is to go on with them, which is told to claim it. Its backup stays.
+    fn hand_group(&mut self, now: Now, (name, leader): (GroupId, SessionId), out: &mut Vec<ShardOutput>) {
+        let within_ns = self.confirm_ns();
+        let Some(group) = self.groups.get_mut(name) else { return };
+        let Some((wire, (generation, backup))) = group.target.as_ref().map(|it| it.wire).zip(group.hand())
+        else {
+            return;
+        };
+        out.push(ShardOutput::Send { wire, frame: HandGroup { group: name, generation, backup }.into() });
+        if let Some(moving) = self.sessions.get_mut(leader).and_then(|session| session.moving.as_deref_mut())
+        {
+            moving.hand_over(now.mono_ns, within_ns);
+            self.handed_over(leader);
+            self.sessions.rearm(now.mono_ns, leader);
+        }
+        // Clients are led there.
+        self.look_at_held(name);
     }
 
     fn go_over(
@@ -237,8 +329,9 @@ impl Shard {
     /// The backup of a slot stays: the edge that was to be the next one forgets its cells.
     pub(super) fn end_slot_change(&mut self, now: Now, name: GroupId, out: &mut Vec<ShardOutput>) {
         let next = self.groups.get_mut(name).and_then(Group::end_next);
-        if next.is_none() {
-            return;
+        let Some(next) = next else { return };
+        if next.is_still() {
+            self.all_go_on(now, name, out);
         }
         for id in self.members_of(name) {
             let keeper = self.sessions.get(id).and_then(|it| it.placing.next()).map(|placed| placed.id);

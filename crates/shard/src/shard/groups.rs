@@ -87,7 +87,7 @@ impl Shard {
         if let Some((wire, role)) = role {
             let form = self.sessions.get(id).map(|session| session.owner.policy().form);
             let feed = Feed::of_backup(form.unwrap_or_default());
-            self.place_at(now, id, (wire, role, feed), out);
+            self.place_backup(now, id, (wire, role, feed), out);
         }
         if let Some(name) = self.groups.of_session(id) {
             self.place_at_next(now, id, name, out);
@@ -341,7 +341,8 @@ impl Shard {
                 self.cells_not_claimed(now, name, &why, out);
             }
             ClaimAnswer { won: true, .. } => self.promote(now, name, claimed, out),
-            ClaimAnswer { holder: None, .. } => self.backups.forgotten(name),
+            ClaimAnswer { holder: None, .. } if !self.backups.is_heir(name) => self.backups.forgotten(name),
+            ClaimAnswer { holder: Some(holder), .. } if self.follows_heir(now, name, &holder, None, out) => {}
             ClaimAnswer { holder: Some(holder), .. }
                 if self.backups.may_claim_from(now.mono_ns, name, &holder) => {}
             ClaimAnswer { .. } => {
@@ -403,6 +404,9 @@ impl Shard {
                 let contested = group.contested();
                 self.backups.was_claimed_since(name);
                 let reason = format!("`{}` has claimed the session's group", holder.primary);
+                // It may be that one's backup.
+                let former = group.take_former();
+                self.tell_former_backup(former, Code::HandedOn, out);
                 self.slot_gone(now, name);
                 for id in self.groups.end(name) {
                     self.taken_by(id, &holder.primary);
@@ -525,11 +529,13 @@ impl Shard {
                 let backup = Some(self.config.edge.clone());
                 let Some(primary) = primary else { return };
                 let claim = Claimed { generation, primary, backup };
+                self.follows_heir(now, group, &claim, Some(wire), out);
                 for id in self.backups.announced(group, wire, claim) {
                     self.refuse_standby(now, id, "this edge has resigned from the group's claim", out);
                 }
                 self.drop_former_cells(now, (group, wire), out);
             }
+            Frame::HandGroup(ref hand) => self.group_handed(wire, hand),
             _ => {}
         }
     }

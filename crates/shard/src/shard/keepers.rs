@@ -18,7 +18,7 @@ use marram_session::{
     trace,
 };
 use marram_wire::{
-    frame::{Backup, Channel, Code, Frame, Keeper, Sender},
+    frame::{Backup, Channel, Code, Frame, KeepOn, Keeper, Sender},
     id::SessionId,
     seal::{self, KeeperKey},
 };
@@ -174,6 +174,24 @@ impl Shard {
         Some(keeper)
     }
 
+    /// Makes an edge the backup of a session: one that keeps it, or that goes on with the copy which it has from the owner before.
+    pub(super) fn place_backup(
+        &mut self,
+        now: Now,
+        id: SessionId,
+        (wire, role, feed): (ShardWireId, Role, Feed),
+        out: &mut Vec<ShardOutput>,
+    ) {
+        let group = self.groups.of_session(id).and_then(|name| self.groups.get_mut(name));
+        if !group.is_some_and(|group| group.continues(id)) {
+            self.place_at(now, id, (wire, role, feed), out);
+        } else if let Some((keeper, channel)) = self.add_placed(id, (wire, role, feed), false) {
+            self.with_owner(now, id, out, |owner, effects| {
+                owner.add_continued_backup(keeper, channel, feed, effects);
+            });
+        }
+    }
+
     /// Makes an edge keep a session beside its backup, to be the next one. None if its wire is gone.
     pub(super) fn place_next(
         &mut self,
@@ -264,6 +282,7 @@ impl Shard {
         }
         let group = match &frame {
             Frame::Keep(keep) => keep.group,
+            Frame::KeepOn(KeepOn { keep }) => keep.group,
             Frame::JoinGroup(join) => Some(join.group),
             _ => None,
         };

@@ -20,7 +20,9 @@ use marram_session::{
     trace,
 };
 use marram_wire::{
-    frame::{Code, Frame, Goodbye, Greet, Keep, Keeper, Ping, Pong, Reject, Sender, Welcome},
+    frame::{
+        Code, Frame, Goodbye, Greet, GroupId, Keep, KeepOn, Keeper, Ping, Pong, Reject, Sender, Welcome,
+    },
     id::SessionId,
     limits::{WIRE_VERSION, WIRE_VERSION_OLDEST},
     seal::{KeeperKey, SessionKeys},
@@ -195,10 +197,18 @@ impl Shard {
                 self.peer_down(now, wire, out);
             }
             Frame::AskMove(asked) => self.asked_about_move(wire, &asked.keep, out),
-            Frame::Epoch(_) | Frame::Backup(_) => self.group_frame(now, wire, &frame, out),
+            Frame::Epoch(_) | Frame::Backup(_) | Frame::HandGroup(_) => {
+                self.group_frame(now, wire, &frame, out)
+            }
             Frame::Keep(keep) => {
                 let channel = keep.channel;
                 if let Err(StandbyError(code, reason)) = self.stand_by(now, wire, &keep, out) {
+                    out.push(ShardOutput::Send { wire, frame: Reject { channel, code, reason }.into() });
+                }
+            }
+            Frame::KeepOn(KeepOn { keep }) => {
+                let channel = keep.channel;
+                if let Err(StandbyError(code, reason)) = self.keep_on(now, wire, &keep) {
                     out.push(ShardOutput::Send { wire, frame: Reject { channel, code, reason }.into() });
                 }
             }
@@ -218,18 +228,7 @@ impl Shard {
                     peers.end_feed(at);
                 }
                 match self.sessions.is_fed(id, at) {
-                    // The owner ends the standby here, or the session is over.
-                    true if is_over => {
-                        if let Some(session) = self.sessions.get_mut(id) {
-                            session.feeder = None;
-                        }
-                        // If its group is being claimed, it is needed unless the claim is lost; if that is won, it is the only one.
-                        if self.backups.is_claiming(id) || self.groups.of_session(id).is_some() {
-                            self.with_owner(now, id, out, |owner, effects| owner.feed_lost(effects));
-                        } else {
-                            self.drop_standby(now, id, out);
-                        }
-                    }
+                    true if is_over => self.feed_ended(now, id, &other, out),
                     true => {
                         if matches!(other, Frame::HandOver(_)) {
                             self.cell_handed_over(id);
@@ -242,6 +241,21 @@ impl Shard {
                     false => trace!(SHARD, "ignores {name} of {id}: it is not fed here on wire {}", wire.0),
                 }
             }
+        }
+    }
+
+    /// The owner ends the standby here, or the session is over.
+    fn feed_ended(&mut self, now: Now, id: SessionId, ended: &Frame, out: &mut Vec<ShardOutput>) {
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.feeder = None;
+        }
+        let is_handed_on = matches!(ended, Frame::Ended(it) if it.code == Code::HandedOn);
+        // If its group is being claimed, it is needed unless the claim is lost; if that is won, it is the only one.
+        let is_needed = self.backups.is_claiming(id) || self.groups.of_session(id).is_some();
+        if is_handed_on && self.primary_left(now, id) || is_needed {
+            self.with_owner(now, id, out, |owner, effects| owner.feed_lost(effects));
+        } else {
+            self.drop_standby(now, id, out);
         }
     }
 
@@ -326,6 +340,49 @@ impl Shard {
         if let Some(group) = keep.group {
             self.backs(now, (wire, group), id, out);
         }
+        Ok(())
+    }
+
+    /// The next owner of a session asks this shard, which has a copy from the owner before, to go on with that.
+    fn keep_on(&mut self, now: Now, wire: ShardWireId, keep: &Keep) -> Result<(), StandbyError> {
+        let Some(group) = keep.group else {
+            let reason = "a backup is one of a group".to_string();
+            return Err(StandbyError(Code::Protocol, reason));
+        };
+        let kept = self.keep_on_in(now, (wire, group), keep);
+        match &kept {
+            Ok(()) => self.backups.continued(group, keep.session),
+            Err(_) => self.backups.not_continued(now.mono_ns, group, wire),
+        }
+        kept
+    }
+
+    fn keep_on_in(
+        &mut self,
+        now: Now,
+        (wire, group): (ShardWireId, GroupId),
+        keep: &Keep,
+    ) -> Result<(), StandbyError> {
+        let (id, at) = (keep.session, (wire, keep.channel));
+        self.may_stand_by(wire, keep)?;
+        if !self.backups.may_continue(group, wire, id) {
+            let reason =
+                "this edge claims the session's group, or does not know that the owner has claimed it";
+            return Err(StandbyError(Code::Waiting, reason.to_string()));
+        }
+        let session = self.sessions.get_mut(id);
+        let Some(session) = session.and_then(|session| session.owner.fed_on(now, keep).then_some(session))
+        else {
+            let reason = "the copy that is here is not the one that the owner goes on from".to_string();
+            return Err(StandbyError(Code::Waiting, reason));
+        };
+        let former = session.feeder.replace(at);
+        session.feed_lost_ns = None;
+        if let Some(peers) = &mut self.peers {
+            former.into_iter().for_each(|former| peers.end_feed(former));
+            peers.feed(at, id);
+        }
+        self.sessions.rearm(now.mono_ns, id);
         Ok(())
     }
 

@@ -1,6 +1,10 @@
 //! A backup goes on: the sessions of a group whose claim this edge has won are owned here.
 
-use super::{Shard, report::note, state::groups::GroupKind};
+use super::{
+    Shard,
+    report::note,
+    state::groups::{GroupKind, Target},
+};
 use crate::{
     api::{AppVersion, NoteLevel, Now, ShardOutput, ShardWireId},
     coordinator::contents::Claimed,
@@ -12,7 +16,7 @@ use alloc::{
     vec::Vec,
 };
 use marram_wire::{
-    frame::{Code, GroupId, Reject},
+    frame::{Backup, Code, GroupId, HandGroup, Reject},
     id::SessionId,
     key::CellKey,
 };
@@ -30,6 +34,12 @@ impl Shard {
         }
         let kind = sessions.iter().find_map(|id| self.group_kind_of(self.sessions.get(*id)?));
         let Some(kind) = kind else {
+            if let Some(backup) = &claimed.backup {
+                // That one has copies, and may claim them from this claim: it stays as that of an edge which is lost.
+                let text =
+                    format!("has claimed shared cells that `{backup}` backs, and has lost its own copies");
+                return note(NoteLevel::Warning, None, text, out);
+            }
             // Its last session has left meanwhile. What its former primary does in it is not confirmed, and its record is removed.
             let promoted = (GroupKind::default(), primary, was_handed_over);
             self.groups.promoted(name, promoted, claimed, now.mono_ns);
@@ -41,7 +51,11 @@ impl Shard {
         let text = format!("takes {} sessions over from `{primary}`, whose backup it was", sessions.len());
         note(NoteLevel::Info, None, text, out);
         self.counters.promotions += 1;
+        let backup = claimed.backup.clone();
         self.groups.promoted(name, (kind, primary, was_handed_over), claimed, now.mono_ns);
+        if let Some(backup) = backup {
+            self.keep_backup(name, &backup, &sessions, out);
+        }
         if let Some(group) = self.groups.get_mut(name) {
             (group.is_slot, group.version) = (is_slot, version);
             group.retell(now.mono_ns);
@@ -64,6 +78,78 @@ impl Shard {
             self.slot_promoted(now, (name, was_handed_over), out);
         }
         self.aim(now, name, out);
+    }
+
+    /// The primary of a slot's group hands it over to this edge, which is to claim it beside its backup.
+    pub(super) fn group_handed(&mut self, wire: ShardWireId, hand: &HandGroup) {
+        let HandGroup { group, generation, backup } = hand;
+        let Some(primary) = self.peer_name(wire) else { return };
+        let record = Claimed { generation: *generation, primary, backup: Some(backup.clone()) };
+        self.backups.handed(*group, wire, record);
+    }
+
+    /// This edge has claimed a slot's group beside its backup, which has the same copies as this edge: it is told that it is this edge's backup,
+    /// and later of each cell to go on with its copy. If it is not connected, the group has lost its backup.
+    fn keep_backup(&mut self, name: GroupId, backup: &str, cells: &[SessionId], out: &mut Vec<ShardOutput>) {
+        let wire = cells.first().and_then(|cell| self.shard_for_cell(*cell, backup)).map(|(wire, _)| wire);
+        let wire = wire.filter(|wire| self.wires.may_hand_group(*wire));
+        let continued = cells.iter().copied().filter(|cell| self.has_run(*cell)).collect();
+        let Some((wire, group)) = wire.zip(self.groups.get_mut(name)) else { return };
+        group.keeps_backup(Target { wire, edge: backup.to_string() }, continued);
+        let generation = group.announced();
+        let told = generation.map(|generation| Backup { group: name, generation });
+        out.extend(told.map(|frame| ShardOutput::Send { wire, frame: frame.into() }));
+    }
+
+    /// Whether the backup of a session's group has a copy from the owner before, and was not told to go on with it yet; for inspection.
+    #[must_use]
+    pub fn is_continued(&self, session: SessionId) -> bool {
+        let name = self.groups.of_session(session);
+        name.and_then(|name| self.groups.get(name)).is_some_and(|group| group.is_continued(session))
+    }
+
+    /// Whether this edge has claimed a session's group beside its backup, which is its backup still; for inspection.
+    #[must_use]
+    pub fn has_kept_backup(&self, session: SessionId) -> bool {
+        let name = self.groups.of_session(session);
+        name.and_then(|name| self.groups.get(name)).is_some_and(|group| group.has_kept_backup())
+    }
+
+    /// Another edge has claimed a group of which this edge is the backup, and stays it: it goes on with the cells, and feeds them here from
+    /// where they are. It has said so over this wire, or the store has: then it may have died since, and be connected in its next life.
+    pub(super) fn follows_heir(
+        &mut self,
+        now: Now,
+        name: GroupId,
+        claim: &Claimed,
+        wire: Option<ShardWireId>,
+        out: &mut Vec<ShardOutput>,
+    ) -> bool {
+        let Some(cells) = self.backups.has_heir(now.mono_ns, name, (claim, wire)) else { return false };
+        let text = format!(
+            "stays the backup of {} shared cells, which `{}` goes on with",
+            cells.len(),
+            claim.primary
+        );
+        note(NoteLevel::Info, None, text, out);
+        for id in cells {
+            let Some(session) = self.sessions.get_mut(id) else { continue };
+            session.feeder = None;
+            session.feed_lost_ns = Some(now.mono_ns);
+            self.with_owner(now, id, out, |owner, effects| owner.feed_lost(effects));
+        }
+        true
+    }
+
+    /// The primary of a session that this shard backs says that another edge has claimed the group. False if this is no such session.
+    pub(super) fn primary_left(&mut self, now: Now, id: SessionId) -> bool {
+        let name =
+            self.backups.of_session(id).filter(|_| self.is_shared_cell(id) && self.backups.may_claim(id));
+        if let (Some(name), Some(session)) = (name, self.sessions.get_mut(id)) {
+            session.feed_lost_ns = Some(now.mono_ns);
+            self.backups.primary_left(now.mono_ns, name);
+        }
+        name.is_some()
     }
 
     /// A slot has one cell of each key. Its primary may have lost one, or ended it, and have begun another one in the same group while this
@@ -133,6 +219,9 @@ impl Shard {
     ) {
         let group = self.backups.get(name).filter(|group| group.is_slot && group.is_fed_by(wire));
         let is_former = |id: &SessionId| {
+            if self.backups.is_awaited(*id) {
+                return false;
+            }
             let feeder = self.sessions.get(*id).and_then(|session| session.feeder);
             feeder.is_none_or(|(at, _)| at != wire)
         };

@@ -313,7 +313,7 @@ impl Shard {
     }
 
     /// Whether a cell that is here or was fed here has begun.
-    fn has_run(&self, cell: SessionId) -> bool {
+    pub(super) fn has_run(&self, cell: SessionId) -> bool {
         self.sessions.get(cell).is_some_and(|session| session.owner.log_bytes().0 > 0)
     }
 

@@ -101,7 +101,7 @@ impl Shard {
             draining: self.drain.has_begun(),
             domain: self.secret.fingerprint(),
         };
-        self.wires.greeted(id, &greet.servers);
+        self.wires.greeted(id, version, &greet.servers);
         out.push(ShardOutput::Send { wire: id, frame: welcome.into() });
         self.tell_edges_on(id, out);
         self.tell_shared_servers(id, out);

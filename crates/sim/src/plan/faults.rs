@@ -40,6 +40,8 @@ pub enum Moment {
     MoveFed,
     /// An owner tells that edge to take the session over.
     HandedOver,
+    /// An edge that has claimed a hall tells its backup to go on with the copy that it has.
+    KeptOn,
     /// An owner announces a claim that names a backup after one that named none.
     NextBackup,
     /// An owner tells its next backup in which group the session will be.
@@ -92,6 +94,9 @@ pub enum When {
     /// At a moment after the first one.
     On(On),
 }
+
+/// Of a move: to an edge that is not the backup of the session, whichever that is.
+pub const PAST_BACKUP: u64 = 3;
 
 /// The edge that a fault hits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -198,7 +203,7 @@ pub enum FaultKind {
     Move {
         /// The edge.
         place: FaultTarget,
-        /// How many edges further; 0 is another shard of the same edge.
+        /// How many edges further; 0 is another shard of the same edge, and [`PAST_BACKUP`] an edge that is not its backup.
         by: u64,
         /// The operator cancels what is not handed over after this time.
         cancel_ns: Option<u64>,

@@ -1,14 +1,14 @@
 //! One cell that many clients share, with a backup. They come, go, stall and vanish.
 
 use super::{
-    Absence, Fault, FaultKind, FaultTarget, Load, MS, Moment, On, Plan, S, Script, Service, US, Visit, When,
-    script,
+    Absence, Fault, FaultKind, FaultTarget, Load, MS, Moment, On, PAST_BACKUP, Plan, S, Script, Service, US,
+    Visit, When, script,
 };
 use crate::random::Random;
 use marram_shard::api::{App, BackupForm, CheckpointHolder, EpochSettings, Protect};
 
 /// Of a hundred seeds.
-const PERCENT: u64 = 6;
+const PERCENT: u64 = 7;
 /// Most have a few clients, and as many of a hundred this many.
 const CROWD: u64 = 50;
 const CROWDED_PERCENT: u64 = 2;
@@ -72,7 +72,9 @@ pub(super) fn prepare(plan: &mut Plan) {
     divide(plan);
     move_it(plan);
     move_its_backup(plan);
-    lose_copies(plan, skips);
+    if !move_past_its_backup(plan) {
+        lose_copies(plan, skips);
+    }
     (plan.poison, plan.recorder, plan.datagrams) = (None, None, [false; 2]);
     plan.hall_connects = connects(plan.seed);
     // A shard that is full refuses further clients, as its operator wishes.
@@ -147,19 +149,22 @@ fn move_it(plan: &mut Plan) {
 fn move_its_backup(plan: &mut Plan) {
     let mut random = Random::new(plan.seed, 250);
     let random = &mut random;
-    if plan.shards.len() < 3 || !random.percent(85) {
+    if plan.shards.len() < 3 || !random.percent(95) {
         return;
     }
     let kind = |random: &mut Random| FaultKind::Move {
         place: FaultTarget::Owner,
         by: random.between(1, 2),
-        cancel_ns: random.percent(10).then(|| random.magnitude(10 * US, 10 * MS)),
+        cancel_ns: random.percent(2).then(|| random.magnitude(10 * US, 10 * MS)),
         replaces: random.percent(20),
         backup: true,
     };
     // A cell that has just moved has no backup.
     if random.percent(75) {
         plan.moves.clear();
+        if matches!(plan.first.kind, FaultKind::Move { .. }) {
+            plan.first.kind = kind(random);
+        }
     }
     for _ in 0..random.between(2, 6) {
         let delay_ns = random.magnitude(100 * US, 2 * S);
@@ -183,6 +188,72 @@ fn move_its_backup(plan: &mut Plan) {
         other => other,
     };
     plan.moves.push(Fault { when, kind });
+}
+
+/// In many halls that have a third edge, the cells move past their backup. In most of these nothing else happens before but that their backup
+/// moves, and the edge to which they move dies or sleeps as soon as it is told to claim them, or when it has done so.
+/// Returns whether nothing else is to happen before.
+fn move_past_its_backup(plan: &mut Plan) -> bool {
+    let mut random = Random::new(plan.seed, 251);
+    let random = &mut random;
+    if plan.shards.len() < 3 || !random.percent(70) {
+        return false;
+    }
+    let kind = |random: &mut Random| FaultKind::Move {
+        place: FaultTarget::Owner,
+        by: PAST_BACKUP,
+        cancel_ns: random.percent(1).then(|| random.magnitude(10 * US, 20 * MS)),
+        replaces: false,
+        backup: false,
+    };
+    let is_first = random.percent(80);
+    if is_first {
+        // In some of them its backup may move before, or behind that.
+        let keeps = random.percent(40);
+        plan.moves.retain(|fault| keeps && matches!(fault.kind, FaultKind::Move { backup: true, .. }));
+        plan.faults.clear();
+        plan.first.kind = kind(random);
+        if let Some(coordinator) = &mut plan.witness {
+            coordinator.away.clear();
+            coordinator.losses = None;
+        }
+        // Clients stay for as long as a move takes.
+        let chunks = plan.visits.iter_mut().flat_map(|visit| &mut visit.script.chunks);
+        chunks.for_each(|chunk| chunk.after_ns += random.below(40 * MS));
+    }
+    let more = if is_first { random.between(6, 10) } else { random.between(1, 2) };
+    for _ in 0..more {
+        let delay_ns = random.magnitude(100 * US, 200 * MS);
+        let when = On { moment: Moment::Message, skip: random.below(40), delay_ns };
+        plan.moves.push(Fault { when, kind: kind(random) });
+    }
+    // Most die as soon as they have told the backup, and before that has confirmed anything.
+    let strikes = [
+        random.pick(&[
+            (Moment::KeptOn, FaultTarget::Here, true),
+            (Moment::KeptOn, FaultTarget::Here, false),
+            (Moment::KeptOn, FaultTarget::Here, false),
+            (Moment::HandedOver, FaultTarget::MoveTarget, false),
+        ]),
+        (Moment::KeptOn, FaultTarget::Here, false),
+    ];
+    for (moment, place, is_at_once) in strikes {
+        let strike = strikes_next(random, (moment, place), is_at_once);
+        plan.moves.push(strike);
+    }
+    is_first
+}
+
+/// The edge to which cells move past their backup dies or sleeps.
+fn strikes_next(random: &mut Random, (moment, place): (Moment, FaultTarget), is_at_once: bool) -> Fault<On> {
+    let delay_ns = if is_at_once { 0 } else { random.magnitude(100 * US, 20 * MS) };
+    let skip = if is_at_once { 0 } else { random.below(2) };
+    let for_ns = if random.percent(60) { random.between(700 * MS, 2 * S) } else { random.magnitude(MS, S) };
+    let kind = match is_at_once || random.percent(60) {
+        true => FaultKind::CrashEdge { place, loud: random.percent(70), for_ns },
+        false => FaultKind::FreezeEdge { place, for_ns },
+    };
+    Fault { when: On { moment, skip, delay_ns }, kind }
 }
 
 /// What happens at a hand-over, mostly for longer than a backup has to take the cell.

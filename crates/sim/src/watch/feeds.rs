@@ -16,7 +16,7 @@
 
 use crate::position::ShardPosition;
 use marram_wire::{
-    frame::{Frame, Keep, Promise, Sender},
+    frame::{Frame, Keep, KeepOn, Promise, Sender},
     id::{Generation, SessionId},
 };
 use std::collections::BTreeMap;
@@ -63,7 +63,7 @@ impl Feeds {
     /// The shard of an owner sends a frame to a keeper.
     pub(super) fn sent_by_owner(&mut self, wire: usize, position: ShardPosition, frame: &Frame) {
         match frame {
-            Frame::Keep(keep) => {
+            Frame::Keep(keep) | Frame::KeepOn(KeepOn { keep }) => {
                 let generation = Some(keep.generation);
                 self.open((wire, keep.channel), keep.session, position, generation);
             }
@@ -127,7 +127,7 @@ impl Feeds {
         frame: &Frame,
         is_open: impl Fn(usize) -> bool,
     ) -> Option<SessionId> {
-        if let Frame::Keep(keep) = frame {
+        if let Frame::Keep(keep) | Frame::KeepOn(KeepOn { keep }) = frame {
             return self.has_newer(keeper, keep, is_open).then_some(keep.session);
         }
         let at = (wire, frame.channel(Sender::Edge)?);
@@ -162,7 +162,7 @@ impl Feeds {
         let Some(channel) = of(&mut self.channels, wire, frame, Sender::Edge) else { return };
         let session = channel.session;
         match frame {
-            Frame::Keep(keep) if !channel.over_for_keeper => {
+            Frame::Keep(keep) | Frame::KeepOn(KeepOn { keep }) if !channel.over_for_keeper => {
                 self.has.insert((keeper, session), Has::Feed((wire, keep.channel)));
                 if let Keeper::Standby(position) = keeper {
                     self.end_recalls(position, session);
@@ -197,7 +197,7 @@ fn of<'a>(
     sender: Sender,
 ) -> Option<&'a mut Channel> {
     let channel = match frame {
-        Frame::Keep(keep) => keep.channel,
+        Frame::Keep(keep) | Frame::KeepOn(KeepOn { keep }) => keep.channel,
         other => other.channel(sender)?,
     };
     channels.get_mut(&(wire, channel))

@@ -256,6 +256,10 @@ pub enum Rare {
     HallPromoted,
     /// A hall was handed over to its backup.
     HallHandedOver,
+    /// A hall moved past its backup, which was told to go on with the copy that it had.
+    HallKeptOn,
+    /// An edge died to which a hall had moved past its backup, and left it to that one.
+    HeirDied,
     /// A hall was handed over, its backup did not claim it, and it went on where it was.
     HallStayed,
     /// An edge that took a hall's slot found that another one had it.
@@ -299,7 +303,7 @@ pub enum Rare {
 impl Rare {
     /// All rare states, in order. A state that is missing here has no place in `Counts`, and
     /// counting it would panic.
-    pub const ALL: [Self; 143] = [
+    pub const ALL: [Self; 145] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -424,6 +428,8 @@ impl Rare {
         Self::JoinLost,
         Self::HallPromoted,
         Self::HallHandedOver,
+        Self::HallKeptOn,
+        Self::HeirDied,
         Self::HallStayed,
         Self::SlotRaceLost,
         Self::SlotAnswerLost,

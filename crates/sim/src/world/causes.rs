@@ -102,8 +102,14 @@ impl World {
             Code::NoServerAgent | Code::Busy | Code::Superseded | Code::UnknownApp | Code::UnknownImage => {
                 short
             }
-            // No fault makes an end, an edge or a recorder accept a forgery; no app but the hall is shared; each process has the right role.
-            Code::Tampered | Code::Protocol | Code::WrongKey | Code::Elsewhere | Code::Forbidden => false,
+            // No fault makes an end, an edge or a recorder accept a forgery; no app but the hall is shared; each process has the right role;
+            // the last one is for edges alone.
+            Code::Tampered
+            | Code::Protocol
+            | Code::WrongKey
+            | Code::Elsewhere
+            | Code::Forbidden
+            | Code::HandedOn => false,
         }
     }
 

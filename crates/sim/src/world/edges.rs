@@ -559,7 +559,11 @@ impl World {
             ShardOutput::Restore { cell, session, image, keys, checkpoints, .. } => {
                 cells.expect(cell, Restoring::new(session, image, keys, checkpoints));
             }
-            ShardOutput::Advance { cell, meta } => cells.expect_more(cell, meta),
+            ShardOutput::Advance { cell, meta } => {
+                if !cells.expect_more(cell, meta) {
+                    self.violations.push(format!("{position} advances a cell that was not restored"));
+                }
+            }
             ShardOutput::Part { cell, bytes } => {
                 if let Some(restoring) = cells.gather(cell, &bytes) {
                     let (session, count) = (restoring.session, restoring.count());

@@ -44,12 +44,14 @@ impl World {
                 }
                 continue;
             }
-            let has_backup = owner.keepers().any(|keeper| keeper.ready);
+            let is_continued = machine.is_continued(id);
+            let has_backup = is_continued || owner.keepers().any(|keeper| keeper.ready);
             let claimed = machine.backup_of(id).and_then(edge_of);
             let is_fed = matches!(owner.epoch_release(), EpochRelease::Confirmed | EpochRelease::Ahead);
             let backup = claimed.filter(|_| has_backup && is_fed);
             let is_backed = backup.is_some();
             self.watch.count_if(Rare::BackedOwnerDied, is_backed);
+            self.watch.count_if(Rare::HeirDied, is_backed && machine.has_kept_backup(id));
             self.watch.count_if(Rare::PagesOwnerDied, is_backed && owner.sends_pages());
             if let Some(backup) = backup {
                 self.causes.owner_died.insert((id, backup));
@@ -93,6 +95,11 @@ impl World {
         let Frame::Reject(reject) = frame else { return };
         if reject.code == Code::Tampered && self.plan.has_epochs() && self.liar.is_none() {
             self.violations.push(format!("{position} cannot use what a primary feeds it: {}", reject.reason));
+        }
+        let is_elsewhere = reject.reason.contains("not the one that the owner goes on from");
+        if is_elsewhere && !self.is_disturbed {
+            self.violations
+                .push(format!("{position} has another copy of a hall than the edge to which that has moved"));
         }
     }
 

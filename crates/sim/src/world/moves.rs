@@ -1,7 +1,11 @@
 //! Moves that the world's operator asks for, and their results.
 
 use super::{Event, World, learning::address_of};
-use crate::{plan::Moment, position::ShardPosition, watch::Rare};
+use crate::{
+    plan::{Moment, PAST_BACKUP},
+    position::ShardPosition,
+    watch::Rare,
+};
 use marram_session::owner::OwnerPhase;
 use marram_shard::{
     api::{Destination, KeeperKind, MoveOver, MoveWish, SessionRow},
@@ -9,7 +13,7 @@ use marram_shard::{
 };
 use marram_wire::frame::Frame;
 
-/// Tag of a question which sessions an edge has: the number of edges by which they are to move is added (0: to another shard), and 4 if the moves are cancelled, 8 if
+/// Tag of a question which sessions an edge has: the number of edges by which they are to move is added (0: to another shard, 3: past their backups), and 4 if the moves are cancelled, 8 if
 /// they replace others, 16 if only the backups move.
 pub(super) const MOVE_TAG: u64 = 1 << 36;
 /// Tag of a request to move a session, and to cancel that.
@@ -76,7 +80,7 @@ impl World {
             if cancels {
                 self.ask_control(edge, 0, CANCEL_TAG, ControlRequest::CancelMove(row.session));
             } else {
-                let to = if backup { self.another_backup(edge, to, row) } else { to };
+                let to = if backup || by == PAST_BACKUP { self.another_backup(edge, to, row) } else { to };
                 self.watch.move_to(to);
                 let shards = u8::try_from(self.edges[edge].shards.len()).expect("a few shards");
                 let shard = (by == 0).then_some((row.shard + 1) % shards);

@@ -44,7 +44,7 @@ impl World {
         let before = self.do_what_is_due(to, stale);
         // A keeper that has forgotten the newer generation may accept an older one.
         let is_absent = before.as_deref() == Some("");
-        let may_begin = is_absent && matches!(frame, Frame::Keep(_));
+        let may_begin = is_absent && matches!(frame, Frame::Keep(_) | Frame::KeepOn(_));
         if !is_absent {
             self.watch.looked_at(stale, &frame);
         }

@@ -508,6 +508,7 @@ impl World {
                 let is_past = self.is_backed_elsewhere(self.wires[wire].position, keeper, session);
                 self.watch.count_if(Rare::HandedPastBackup, is_past);
             }
+            self.watch.count_if(Rare::HallKeptOn, matches!(frame, Frame::KeepOn(_)));
             let wires = &self.wires;
             let is_open = |wire: usize| wires[wire].is_open(Direction::Down);
             let stale = self.watch.stale_for_keeper(keeper, wire, &frame, is_open);

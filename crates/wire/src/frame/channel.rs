@@ -29,10 +29,12 @@ impl Frame {
             | Self::Edges(_)
             | Self::StoreSeen(_)
             | Self::Keep(_)
+            | Self::KeepOn(_)
             | Self::AskMove(_)
             | Self::Epoch(_)
             | Self::Confirmed(_)
             | Self::Backup(_)
+            | Self::HandGroup(_)
             | Self::ForgetCopy(_)
             | Self::Recall(_) => return None,
 

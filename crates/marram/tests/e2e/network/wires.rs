@@ -14,7 +14,7 @@ use std::{
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Versions 1 to 1, shard 0, no TLS, no token.
 const PREAMBLE: &[u8] = b"MARM\x01\x01\x00\x00";
-const WELCOME: &[u8] = b"MARM\x00\x01\x01\x00";
+const WELCOME: &[u8] = b"MARM\x00\x01\x02\x00";
 
 /// One edge without apps; its only peers are these tests.
 fn edge(encrypted: bool, tables: &str) -> TestCluster {
@@ -119,9 +119,9 @@ fn unknown_peers_are_sent_away_in_words_and_agents_still_get_in() {
     drop(connect(&cluster));
     wait(&cluster, "connection refused", "before its first bytes");
     for (preamble, answer, says) in [
-        (&b"MARM\x07\x09\x00\x00"[..], &b"MARM\x01\x01\x01\x00"[..], "upgrade the older"),
-        (b"MARM\x01\x01\x00\x01", b"MARM\x03\x01\x01\x00", "cannot encrypt"),
-        (b"MARM\x01\x01\x00\x02", b"MARM\x05\x01\x01\x00", "the edge has none"),
+        (&b"MARM\x07\x09\x00\x00"[..], &b"MARM\x01\x01\x02\x00"[..], "upgrade the older"),
+        (b"MARM\x01\x01\x00\x01", b"MARM\x03\x01\x02\x00", "cannot encrypt"),
+        (b"MARM\x01\x01\x00\x02", b"MARM\x05\x01\x02\x00", "the edge has none"),
     ] {
         let mut stream = connect(&cluster);
         stream.write_all(preamble).expect("open");
@@ -139,7 +139,7 @@ fn an_edge_with_a_token_refuses_agents_without_one() {
     let cluster = edge(true, "");
     let mut stream = connect(&cluster);
     stream.write_all(PREAMBLE).expect("open");
-    assert_eq!(rest(stream), b"MARM\x04\x01\x01\x00");
+    assert_eq!(rest(stream), b"MARM\x04\x01\x02\x00");
     wait(&cluster, "connection refused", "requires a token");
     // A wrong token: without TLS, the proof is a digest over two nonces.
     let mut stream = connect(&cluster);

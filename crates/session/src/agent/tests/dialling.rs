@@ -10,7 +10,10 @@ use alloc::{
     string::{String, ToString},
     vec::Vec,
 };
-use marram_wire::frame::{Goodbye, Ping, Welcome};
+use marram_wire::{
+    frame::{Goodbye, Ping, Welcome},
+    limits::WIRE_VERSION,
+};
 
 const EDGE_0: Target = Target { edge: 0, shard: 0 };
 
@@ -40,7 +43,7 @@ fn every_edge_is_dialled_once_at_the_start() {
 #[test]
 fn an_edge_is_greeted_and_then_its_other_shards_are_dialled() {
     let mut stage = started(1);
-    assert_eq!(up(&mut stage, 1), [r#"w1 greet versions 1 to 1, servers ["db"]"#, "w1 ping"]);
+    assert_eq!(up(&mut stage, 1), [r#"w1 greet versions 1 to 2, servers ["db"]"#, "w1 ping"]);
     assert_eq!(stage.frame(1, welcome(3)), ["edge 0.0 is north", "dial 0.1", "dial 0.2"]);
     let second = AgentInput::WireUp { wire: WireId(2), target: Target { edge: 0, shard: 1 } };
     stage.step(second);
@@ -117,7 +120,7 @@ fn an_edge_of_another_version_is_left_and_tried_again_later() {
     let reason = "the edge supports another version only; update the older of the two";
     let edges = [
         Welcome { version: 0, ..welcome(1) },
-        Welcome { version: 2, ..welcome(1) },
+        Welcome { version: WIRE_VERSION + 1, ..welcome(1) },
         // An edge without a shard is useless.
         welcome(0),
     ];

@@ -55,6 +55,10 @@ pub(crate) struct BackedGroup {
     gone_since_ns: Option<u64>,
     /// Whether the primary has handed it over: it begins nothing more until a claim is decided.
     handed_over: bool,
+    /// Whether the backup that the record names is another edge, which stays the backup: it was handed over to this one beside that.
+    is_heir: bool,
+    /// Sessions that the primary, which has claimed it from the one that fed them, is to go on with here under the claim that is `record`.
+    awaited: BTreeSet<SessionId>,
     /// When an end asked last.
     asked_by_end_ns: Option<u64>,
     asked: Option<AskedClaim<Claimed>>,
@@ -63,7 +67,9 @@ pub(crate) struct BackedGroup {
 impl BackedGroup {
     /// Whether an end waits for one of its sessions, and the primary cannot be asked.
     fn must_claim(&self, now_ns: u64) -> bool {
-        let is_wanted = self.asked_by_end_ns.is_some_and(|asked_ns| now_ns < asked_ns + ASKED_NS);
+        let is_asked = self.asked_by_end_ns.is_some_and(|asked_ns| now_ns < asked_ns + ASKED_NS);
+        // An edge that has just claimed it says so soon, if it lives.
+        let is_wanted = is_asked && self.awaited.is_empty();
         let is_late = self.unasked_ns().is_some_and(|unasked_ns| unasked_ns <= now_ns);
         let is_lost = (is_wanted || is_late) && !matches!(self.feeder, Feeder::Connected(_));
         (is_lost || self.handed_over) && self.record.is_some()
@@ -82,6 +88,15 @@ impl BackedGroup {
     /// Whether its primary feeds it over this wire.
     pub(crate) fn is_fed_by(&self, wire: ShardWireId) -> bool {
         self.feeder == Feeder::Connected(wire)
+    }
+
+    /// A claim is announced over this wire. If it is that of the next primary, of which only the store has told, that one lives, and is
+    /// connected from now on. A claim of this edge that is asked for stays so: it may be written already.
+    fn hears_heir(&mut self, wire: ShardWireId, record: &Claimed) {
+        let is_awaited = self.feeder == Feeder::Lost && !self.awaited.is_empty();
+        if is_awaited && self.record.as_ref() == Some(record) {
+            (self.feeder, self.gone_since_ns) = (Feeder::Connected(wire), None);
+        }
     }
 
     pub(crate) fn sessions(&self) -> Vec<SessionId> {
@@ -154,6 +169,86 @@ impl Backups {
         }
     }
 
+    /// The primary of a group, which has this claim, hands it over to this edge beside its backup: it is claimed, and that one stays its backup.
+    pub(crate) fn handed(&mut self, name: GroupId, wire: ShardWireId, record: Claimed) {
+        let group = self.by_name.get_mut(&name).filter(|group| group.is_fed_by(wire));
+        if let Some(group) = group.filter(|group| group.record.is_none()) {
+            (group.record, group.handed_over, group.is_heir) = (Some(record), true, true);
+        }
+    }
+
+    /// Whether this edge is to go on with a group beside its backup: only from the claim of which it was told.
+    pub(crate) fn is_heir(&self, name: GroupId) -> bool {
+        self.by_name.get(&name).is_some_and(|group| group.is_heir)
+    }
+
+    /// Another edge has claimed the group from its primary, and names this one, whose copies are those of that claim: it is the primary from
+    /// now on, connected over this wire, or lost until it says so. Returns the sessions that the former one fed here. None if it is not so.
+    ///
+    /// Everything that has left is here **\[M\]**: the former primary has released nothing since it has handed the group over, and the next one
+    /// releases only what this edge confirms. It announces this claim when it is written. Other claims are announced before, but they follow
+    /// the record of the edge that announces them, and no two records of a group have the same count.
+    pub(crate) fn has_heir(
+        &mut self,
+        now_ns: u64,
+        name: GroupId,
+        (claim, wire): (&Claimed, Option<ShardWireId>),
+    ) -> Option<Vec<SessionId>> {
+        let group = self.by_name.get_mut(&name)?;
+        let record = group.record.as_ref().filter(|_| !group.is_heir)?;
+        let follows = claim.generation.count == record.generation.count + 1;
+        // Any other claim was written while this edge was not the backup.
+        if !follows || claim.primary == group.primary || claim.backup != record.backup {
+            return None;
+        }
+        (group.primary, group.record, group.instead) = (claim.primary.clone(), Some(claim.clone()), None);
+        (group.feeder, group.gone_since_ns) = match wire {
+            Some(wire) => (Feeder::Connected(wire), None),
+            None => (Feeder::Lost, Some(now_ns)),
+        };
+        // A claim of this edge that is not answered is lost to that one.
+        (group.asked, group.asked_by_end_ns, group.awaited) = (None, None, group.sessions.clone());
+        group.handed_over = false;
+        Some(group.sessions())
+    }
+
+    /// Whether the primary at the other end of this wire may go on with what the one before has fed of a session. It has said that the group
+    /// is its own, and this edge does not claim it: what it confirms it would have to go on with, and its own claim may be written.
+    pub(crate) fn may_continue(&self, name: GroupId, wire: ShardWireId, session: SessionId) -> bool {
+        let group = self.by_name.get(&name).filter(|group| group.is_fed_by(wire));
+        group.is_some_and(|group| group.asked.is_none() && group.awaited.contains(&session))
+    }
+
+    /// The primary goes on with this session here.
+    pub(crate) fn continued(&mut self, name: GroupId, session: SessionId) {
+        if let Some(group) = self.by_name.get_mut(&name) {
+            group.awaited.remove(&session);
+        }
+    }
+
+    /// The primary was to go on with a session here, and cannot: it has lost this backup. The copies stay until a claim says which edge has
+    /// the group, and this one asks for that as if its primary were lost.
+    pub(crate) fn not_continued(&mut self, now_ns: u64, name: GroupId, wire: ShardWireId) {
+        if let Some(group) = self.by_name.get_mut(&name).filter(|group| group.is_fed_by(wire)) {
+            group.awaited.clear();
+            (group.feeder, group.gone_since_ns) = (Feeder::Lost, Some(now_ns));
+        }
+    }
+
+    /// The primary of a group feeds it no more, since another edge has claimed it: which one, the store knows.
+    pub(crate) fn primary_left(&mut self, now_ns: u64, name: GroupId) {
+        if let Some(group) = self.by_name.get_mut(&name) {
+            group.feeder = Feeder::Lost;
+            group.gone_since_ns.get_or_insert(now_ns);
+        }
+    }
+
+    /// Whether the next primary of a group is to go on with this session here, and has not said so yet.
+    pub(crate) fn is_awaited(&self, session: SessionId) -> bool {
+        let group = self.of_session.get(&session).and_then(|name| self.by_name.get(name));
+        group.is_some_and(|group| group.awaited.contains(&session))
+    }
+
     /// Whether the primary has handed over the group of a session, which is being claimed.
     pub(crate) fn was_handed_over(&self, session: SessionId) -> bool {
         let group = self.of_session.get(&session).and_then(|name| self.by_name.get(name));
@@ -217,6 +312,8 @@ impl Backups {
             is_slot: false,
             gone_since_ns: None,
             handed_over: false,
+            is_heir: false,
+            awaited: BTreeSet::new(),
             asked_by_end_ns: None,
             asked: None,
         });
@@ -225,9 +322,11 @@ impl Backups {
             // answered yet is lost.
             (group.feeder, group.record, group.asked) = (Feeder::Connected(wire), None, None);
             (group.primary, group.instead) = (primary.into(), None);
-            (group.gone_since_ns, group.handed_over) = (None, false);
+            (group.gone_since_ns, group.handed_over, group.is_heir) = (None, false, false);
             group.former.clone_from(&group.sessions);
+            group.awaited.clear();
         }
+        group.awaited.remove(&session);
         group.sessions.insert(session);
         self.of_session.insert(session, name);
     }
@@ -239,6 +338,7 @@ impl Backups {
         if let Some(group) = self.by_name.get_mut(&name) {
             group.sessions.remove(&session);
             group.former.remove(&session);
+            group.awaited.remove(&session);
             if group.sessions.is_empty() && group.asked.is_none() {
                 self.by_name.remove(&name);
             }
@@ -299,8 +399,11 @@ impl Backups {
     /// Its primary announces a claim that names this edge. Returns the sessions that are to be refused: those of a claim from which this
     /// edge has resigned, since what it was fed under that was still on its way. It could not go on with them.
     pub(crate) fn announced(&mut self, name: GroupId, wire: ShardWireId, record: Claimed) -> Vec<SessionId> {
-        let is_feeder = |group: &&mut BackedGroup| group.is_fed_by(wire);
-        let Some(group) = self.by_name.get_mut(&name).filter(is_feeder) else { return Vec::new() };
+        let Some(group) = self.by_name.get_mut(&name) else { return Vec::new() };
+        group.hears_heir(wire, &record);
+        if !group.is_fed_by(wire) {
+            return Vec::new();
+        }
         if self.resigned.get(&name) == Some(&record.generation) {
             return group.sessions();
         }
@@ -308,6 +411,10 @@ impl Backups {
         if group.is_slot {
             let told = Told { claim: record.generation, wire, lacks_since_ns: None };
             self.told.insert(name, told);
+        }
+        if group.record.as_ref().is_some_and(|known| known.generation != record.generation) {
+            // What its primary has not gone on with under its first claim, it does not have.
+            group.awaited.clear();
         }
         // The store may have had none because its primary's claim was on the way.
         (group.record, group.instead) = (Some(record), None);
@@ -422,7 +529,8 @@ impl Backups {
                     let (tag, opener) = tag();
                     let count = from.generation.count + 1;
                     let generation = Generation { count, opener };
-                    let to = Claimed { generation, primary: edge.into(), backup: None };
+                    let backup = from.backup.clone().filter(|_| group.is_heir);
+                    let to = Claimed { generation, primary: edge.into(), backup };
                     (asked.insert(AskedClaim::new(tag, to)), tag)
                 }
                 _ => continue,
@@ -460,7 +568,7 @@ impl Backups {
     /// has not heard of that. No other claim was between them, so the primary never ran alone or with another backup.
     pub(crate) fn may_claim_from(&mut self, now_ns: u64, name: GroupId, holder: &Claimed) -> bool {
         let Some(group) = self.by_name.get_mut(&name) else { return false };
-        let Some(record) = &group.record else { return false };
+        let Some(record) = group.record.as_ref().filter(|_| !group.is_heir) else { return false };
         let is_older = holder.generation.count < record.generation.count;
         let has_arrived = holder == record && group.instead.is_some();
         // Also if the primary claims again what it has, before its backup is handed the group.

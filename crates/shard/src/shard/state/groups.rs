@@ -104,6 +104,12 @@ pub(crate) struct Group {
     pub(crate) target: Option<Target>,
     next: Option<NextBackup>,
     former: Option<FormerBackup>,
+    /// Whether the target was told to claim it: it goes on with the cells then, and the former backup stays the backup.
+    is_handed: bool,
+    /// Members of which the target has a copy from the owner before, and was not told to go on with it.
+    continued: BTreeSet<SessionId>,
+    /// Whether the target is the backup that it had when this edge claimed it beside that.
+    has_kept: bool,
     /// As the store had it when it was last known.
     record: Option<Claimed>,
     /// Of a slot's: the identity of the store that has the record, if it is known.
@@ -174,6 +180,9 @@ impl Group {
             target,
             next: None,
             former: None,
+            is_handed: false,
+            continued: BTreeSet::new(),
+            has_kept: false,
             record: None,
             store: None,
             missing_in: None,
@@ -394,11 +403,17 @@ impl Group {
             None if self.waits_for_next() => false,
             None => {
                 self.is_long_empty(now_ns)
-                    || self.renews
+                    || self.renews_now()
                     || self.verifies
                     || self.record.as_ref().is_none_or(|it| it.backup.as_deref() != self.backup())
             }
         }
+    }
+
+    /// Whether to claim it again now. First its backup is told of all copies with which it is to go on: of what it was not told under one
+    /// claim, it drops its copy with the next.
+    fn renews_now(&self) -> bool {
+        self.renews && self.continued.is_empty()
     }
 
     fn is_long_empty(&self, now_ns: u64) -> bool {
@@ -492,6 +507,8 @@ impl Group {
             self.avoid(&target.edge, now_ns.saturating_add(AVOIDED_NS));
         }
         (self.switch, self.announced_at, self.next) = (None, None, None);
+        (self.is_handed, self.has_kept) = (false, false);
+        self.continued.clear();
         self.ended.clear();
         // A target that no claim names was no backup yet: the wait for one goes on, or is over.
         let was_backup =
@@ -499,6 +516,27 @@ impl Group {
         if was_backup {
             self.alone_at_ns = now_ns.saturating_add(self.kind.pace.alone_after_ns);
         }
+    }
+
+    /// This edge has claimed it with this backup, which has a copy of each of these as this edge has it: outputs wait for that one.
+    pub(crate) fn keeps_backup(&mut self, target: Target, continued: BTreeSet<SessionId>) {
+        self.target = Some(target);
+        (self.switch, self.continued, self.has_kept) = (Some(0), continued, true);
+    }
+
+    /// Whether the target has a copy of this member, with which it is to be told to go on. True once.
+    pub(crate) fn continues(&mut self, member: SessionId) -> bool {
+        self.continued.remove(&member)
+    }
+
+    /// Whether its backup is the one that it had when this edge claimed it beside that; for inspection.
+    pub(crate) fn has_kept_backup(&self) -> bool {
+        self.has_kept
+    }
+
+    /// Whether the target is to be told so of this member.
+    pub(crate) fn is_continued(&self, member: SessionId) -> bool {
+        self.continued.contains(&member)
     }
 
     /// Something of a member is in no epoch.
@@ -569,9 +607,10 @@ impl Group {
             // It is announced now, behind all epochs so far.
             self.announced_at.get_or_insert(self.number + 1);
         }
-        let is_as_asked = !self.renews && from.as_ref().is_some_and(|from| from.backup == backup);
+        let renews = self.renews_now();
+        let is_as_asked = !renews && from.as_ref().is_some_and(|from| from.backup == backup);
         let is_verified = self.verifies && is_as_asked;
-        (self.renews, self.verifies) = (false, false);
+        (self.renews, self.verifies) = (self.renews && !renews, false);
         let to = if self.is_long_empty(now_ns) {
             None
         } else if is_verified {

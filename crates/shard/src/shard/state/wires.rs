@@ -12,6 +12,7 @@ use marram_session::{holds, invariant::BrokenInvariant};
 use marram_wire::{
     frame::Channel,
     id::{Generation, HostId, Port, SessionId},
+    limits::HAND_GROUP_VERSION,
     rights::Verified,
 };
 
@@ -51,6 +52,8 @@ pub(crate) struct Wire {
     pub(crate) address: Option<String>,
     /// Set by its greeting. Before that nothing else is accepted.
     pub(crate) host: Option<HostId>,
+    /// The wire's version, from its greeting on.
+    version: u8,
     /// Servers that its agent reaches, as far as its rights allow.
     pub(crate) servers: Vec<String>,
     /// Set once it has proved that it leads to a keeper.
@@ -140,6 +143,7 @@ impl Wires {
             verified,
             address,
             host: None,
+            version: 0,
             servers: Vec::new(),
             role: None,
             challenge,
@@ -176,8 +180,9 @@ impl Wires {
     }
 
     /// An agent has greeted, and reaches these servers. No other agent can have its id, which is the digest of its key.
-    pub(crate) fn greeted(&mut self, id: ShardWireId, servers: &[String]) {
+    pub(crate) fn greeted(&mut self, id: ShardWireId, version: u8, servers: &[String]) {
         let Some(wire) = self.by_id.get_mut(&id) else { return };
+        wire.version = version;
         let host = wire.verified.host;
         wire.host = Some(host);
         wire.servers = servers.to_vec();
@@ -190,6 +195,11 @@ impl Wires {
         if let Some(wire) = self.by_id.get_mut(&id) {
             wire.role = Some(role);
         }
+    }
+
+    /// Whether the edge at the other end can be handed a group whose backup keeps its copies, or be that backup.
+    pub(crate) fn may_hand_group(&self, id: ShardWireId) -> bool {
+        self.by_id.get(&id).is_some_and(|wire| wire.version >= HAND_GROUP_VERSION)
     }
 
     /// A new channel on a keeper's wire, which is bound to no end. Keepers' channels are in

@@ -8,10 +8,10 @@ use marram_wire::{
     frame::{
         Acknowledged, Allowance, AskMove, Base, CanMove, Channel, CheckpointBegin, CheckpointKind,
         CheckpointMeta, CheckpointPart, Chosen, Code, Credit, Drain, EdgeEntry, Edges, Ended, Failed,
-        Failure, Fed, Fetch, Finish, Finished, Frame, Goodbye, HandOver, Input, Keep, Keeps, Kept, KeptInput,
-        Lead, Live, LogOnly, LogPart, Output, Ping, Pong, Promise, Promised, ProtectNow, Protected, Recall,
-        Recalled, Received, Reject, Renewed, RunsAhead, Standby, Stored, Superseded, Truncate, Unprotect,
-        Welcome,
+        Failure, Fed, Fetch, Finish, Finished, Frame, Goodbye, HandGroup, HandOver, Input, Keep, KeepOn,
+        Keeps, Kept, KeptInput, Lead, Live, LogOnly, LogPart, Output, Ping, Pong, Promise, Promised,
+        ProtectNow, Protected, Recall, Recalled, Received, Reject, Renewed, RunsAhead, Standby, Stored,
+        Superseded, Truncate, Unprotect, Welcome,
     },
     header::Many,
     id::{Generation, HostId, ImageHash, Port, SessionId},
@@ -202,6 +202,8 @@ fn of_standbys(channel: Channel, session: SessionId, n: u64) -> Vec<Frame> {
         HandOver { channel, session_ns: i64::MIN }.into(),
         Recall { channel, session }.into(),
         AskMove { keep: keep(channel, session, n) }.into(),
+        KeepOn { keep: keep(channel, session, n) }.into(),
+        HandGroup { group: [n as u8; 16], generation: generation(n), backup: APP.into() }.into(),
         CanMove { channel }.into(),
         Recalled {
             channel,

@@ -13,6 +13,7 @@ mod store;
 mod time;
 
 pub(crate) use agents::Manner;
+pub(crate) use feeds::FeedsSeen;
 pub(crate) use store::Store;
 
 use crate::support;
@@ -126,13 +127,17 @@ enum Event {
 struct Edge {
     shard: Option<Shard>,
     cells: BTreeMap<CellId, Teller>,
+    /// Those that were restored, and may be advanced.
+    restored: BTreeSet<CellId>,
     /// The cell as it was copied last.
     copied: Teller,
     wake_ns: Option<u64>,
     /// How often it was started.
     lives: u8,
     frozen: bool,
-    /// What reaches it while it is frozen.
+    /// Whether its cells take very long.
+    dawdles: bool,
+    /// What reaches it while it is frozen, and what its cells have done.
     kept: Vec<ShardInput>,
 }
 
@@ -194,8 +199,8 @@ pub(crate) struct World {
     parts: BTreeMap<CellId, Vec<u8>>,
     /// Whether an edge takes all that has arrived before it does what is due, as its processes do.
     takes_batches: bool,
-    /// The wire and the channel of the last feed that has begun.
-    fed: Option<(u64, Channel)>,
+    /// What edges were fed, and how.
+    pub(crate) feeds: FeedsSeen,
     /// The epochs that were confirmed.
     pub(crate) confirmed: BTreeSet<(GroupId, u64)>,
 }
@@ -268,17 +273,19 @@ impl World {
             copy_size: COPY_MIN,
             parts: BTreeMap::new(),
             takes_batches: false,
-            fed: None,
+            feeds: FeedsSeen::default(),
             confirmed: BTreeSet::new(),
         };
         for edge in 0..edges {
             world.edges.push(Edge {
                 shard: None,
                 cells: BTreeMap::new(),
+                restored: BTreeSet::new(),
                 copied: Teller::default(),
                 wake_ns: None,
                 lives: 0,
                 frozen: false,
+                dawdles: false,
                 kept: Vec::new(),
             });
             world.starts(edge, edges);
@@ -293,7 +300,7 @@ impl World {
         edge.lives += 1;
         let entropy = [small(number) + 2 + 16 * edge.lives; 32];
         edge.shard = Some(Shard::new(DomainSecret::from_material(b"the domain's"), entropy));
-        (edge.cells, edge.wake_ns) = Default::default();
+        (edge.cells, edge.restored, edge.wake_ns) = Default::default();
         self.tell(number, ToShard::Configure(self.configure(number, edges)));
         self.deploys(number);
         self.sees_store(number, 1);
@@ -557,7 +564,7 @@ impl World {
 
     fn edge_steps(&mut self, number: usize, input: ShardInput) {
         let edge = &mut self.edges[number];
-        if edge.frozen {
+        if edge.frozen || edge.dawdles && matches!(input, ShardInput::Ran(_)) {
             return edge.kept.push(input);
         }
         let Some(shard) = &mut edge.shard else { return };
@@ -601,14 +608,13 @@ impl World {
         }
     }
 
-    fn sends(&mut self, from: Party, wire: u64, frame: Frame) {
+    fn sends(&mut self, from: Party, wire: u64, mut frame: Frame) {
         self.led += usize::from(matches!(frame, Frame::Lead(_)));
         let Some([one, other]) = self.wires.get(&wire) else { return };
         let to = if *one == from { *other } else { *one };
-        match &frame {
-            Frame::Keep(keep) => self.fed = Some((wire, keep.channel)),
-            Frame::Confirmed(it) => _ = self.confirmed.insert((it.group, it.number)),
-            _ => {}
+        self.feeds.sent(from, wire, &mut frame);
+        if let Frame::Confirmed(it) = &frame {
+            self.confirmed.insert((it.group, it.number));
         }
         if let (Party::Agent(agent), Frame::Reject(reject)) = (to, &frame) {
             self.clients[agent].refused.push((reject.code, reject.reason.clone()));
@@ -649,7 +655,10 @@ impl World {
                 let result = Ok(bytes.into());
                 self.reaches(number, ShardInput::Checkpointed { cell, number: count, result });
             }
-            ShardOutput::Restore { .. } | ShardOutput::Advance { .. } => {}
+            ShardOutput::Restore { cell, .. } => drop(edge.restored.insert(cell)),
+            ShardOutput::Advance { cell, .. } => {
+                assert!(edge.restored.contains(&cell), "a cell that was not restored is advanced");
+            }
             ShardOutput::Part { cell, bytes } => {
                 let parts = self.parts.entry(cell).or_default();
                 parts.extend_from_slice(&bytes);

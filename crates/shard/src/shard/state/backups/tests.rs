@@ -153,3 +153,79 @@ fn a_claim_that_is_found_is_for_what_was_fed_since_the_primary_was_back() {
     backups.leave(ended);
     assert!(backups.invariants().is_ok());
 }
+
+/// Another edge's claim, which follows that of the primary and names the same backup, and the wire to that edge.
+fn heir() -> (Claimed, ShardWireId) {
+    (claimed(5, "c", Some("b")), ShardWireId(3))
+}
+
+/// The backup `b` of a group whose primary `a` is lost, and which the store has said is `c`'s.
+fn told_by_store() -> Backups {
+    let mut backups = asked();
+    claims(&mut backups, 0);
+    assert_eq!(backups.has_heir(0, GROUP, (&heir().0, None)), Some([SESSION].into()));
+    backups.is_slot(GROUP);
+    backups
+}
+
+fn asks_now(backups: &mut Backups, now_ns: u64) -> bool {
+    !backups.claims(now_ns, "b", || (9, 9)).is_empty()
+}
+
+#[test]
+fn an_heir_of_which_the_store_has_told_goes_on_when_it_says_so_itself() {
+    let (claim, wire) = heir();
+    let mut backups = told_by_store();
+    assert!(!backups.may_continue(GROUP, wire, SESSION), "it has not said so");
+    assert_eq!(backups.announced(GROUP, wire, claim), []);
+    assert!(backups.may_continue(GROUP, wire, SESSION) && !backups.may_continue(GROUP, WIRE, SESSION));
+    assert!(!asks_now(&mut backups, 2 * UNASKED_NS), "it lives");
+    backups.continued(GROUP, SESSION);
+    assert!(backups.may_confirm(GROUP, wire) && backups.may_claim(SESSION));
+    assert!(!backups.may_continue(GROUP, wire, SESSION), "only once");
+    backups.lost(2 * UNASKED_NS, wire);
+    assert!(asks_now(&mut backups, 3 * UNASKED_NS));
+}
+
+#[test]
+fn a_claim_that_is_asked_for_is_not_forgotten_for_an_heir() {
+    let (claim, wire) = heir();
+    let mut backups = told_by_store();
+    assert!(asks_now(&mut backups, UNASKED_NS));
+    assert_eq!(backups.announced(GROUP, wire, claim), []);
+    assert!(backups.is_claiming(SESSION));
+    assert!(!backups.may_continue(GROUP, wire, SESSION) && !backups.may_confirm(GROUP, wire));
+    // It is refused, and the claim stays.
+    backups.not_continued(UNASKED_NS, GROUP, wire);
+    assert!(backups.is_claiming(SESSION) && backups.of_tag(9).is_some());
+    assert_eq!(backups.won(GROUP), [SESSION]);
+}
+
+#[test]
+fn an_heir_that_is_refused_is_not_waited_for() {
+    let (claim, wire) = heir();
+    let mut backups = told_by_store();
+    backups.announced(GROUP, wire, claim.clone());
+    backups.not_continued(0, GROUP, wire);
+    // It says so again behind the next session.
+    backups.announced(GROUP, wire, claim);
+    assert!(!backups.may_continue(GROUP, wire, SESSION) && !backups.may_confirm(GROUP, wire));
+    assert!(!asks_now(&mut backups, UNASKED_NS - 1) && asks_now(&mut backups, UNASKED_NS));
+}
+
+#[test]
+fn what_an_heir_does_not_go_on_with_is_awaited_no_more_under_its_next_claim_or_from_another_feed() {
+    let (claim, wire) = heir();
+    let mut backups = told_by_store();
+    backups.announced(GROUP, wire, claim.clone());
+    assert!(backups.is_awaited(SESSION));
+    backups.announced(GROUP, wire, claim);
+    assert!(backups.is_awaited(SESSION));
+    backups.announced(GROUP, wire, claimed(7, "c", Some("b")));
+    assert!(!backups.is_awaited(SESSION));
+
+    let mut backups = told_by_store();
+    let other = SessionId([2; 16]);
+    backups.join(GROUP, (wire, "c"), other);
+    assert!(!backups.is_awaited(SESSION) && backups.has(SESSION));
+}

@@ -5,10 +5,14 @@
 //!     (the record names the present backup, which confirms)           (nothing leaves: the record names the former one)
 //! ```
 
-use super::{Group, LOOK_NS, Target};
+use super::{Group, LOOK_NS, MS, Target};
 use crate::shard::state::sessions::At;
-use alloc::{string::String, vec::Vec};
-use marram_wire::id::SessionId;
+use alloc::{collections::BTreeMap, string::String, vec::Vec};
+use marram_wire::id::{Generation, SessionId};
+
+/// The cells of a slot wait for so long until all of them stand still. Then they go on where they are: what a cell does, or pages that are on
+/// their way, may take longer.
+const STILL_NS: u64 = 5_000 * MS;
 
 /// The edge that is to be the next backup, and is fed beside the present one.
 #[derive(Debug)]
@@ -18,6 +22,10 @@ pub(crate) struct NextBackup {
     pub(crate) leader: SessionId,
     /// Whether the coordinator was asked if it answers.
     has_verified: bool,
+    /// Since when the cells stand still, to be handed over as soon as all do.
+    still_since_ns: Option<u64>,
+    /// Where the log of each ended when all stood still, and the epoch that ended then.
+    stood: Option<(BTreeMap<SessionId, u64>, u64)>,
 }
 
 /// The backup that the record names, while the members wait for the next one.
@@ -28,10 +36,18 @@ pub(super) struct FormerBackup {
     at: Vec<(SessionId, At)>,
 }
 
+impl NextBackup {
+    /// Whether the cells stand still.
+    pub(crate) fn is_still(&self) -> bool {
+        self.still_since_ns.is_some()
+    }
+}
+
 impl Group {
     /// This edge is fed beside the backup from now on, until all members can go over to it.
     pub(crate) fn begin_next(&mut self, target: Target, leader: SessionId) {
-        self.next = Some(NextBackup { target, leader, has_verified: false });
+        self.next =
+            Some(NextBackup { target, leader, has_verified: false, still_since_ns: None, stood: None });
     }
 
     /// The edge that is fed beside the backup.
@@ -74,6 +90,7 @@ impl Group {
         self.ended.clear();
         self.placed.0 = self.kind.targets().to_vec();
         (self.switch, self.announced_at) = (Some(self.number + 1), None);
+        (self.is_handed, self.has_kept) = (false, false);
     }
 
     /// Whether the members have gone over to a backup that no claim names yet, and the record names the former one.
@@ -81,20 +98,32 @@ impl Group {
         self.former.is_some() && self.target.is_some()
     }
 
-    /// Whether to wait with a claim: the next backup has not confirmed what it would be named for, and is not lost.
+    /// Whether to wait with a claim: the next backup has not confirmed what it would be named for, or claims the group itself; and it is not
+    /// lost.
     pub(super) fn waits_for_next(&self) -> bool {
-        self.is_going_over() && !self.is_switched()
+        self.is_going_over() && (self.is_handed || !self.is_switched())
+    }
+
+    /// The edge to which the members have gone over is to claim the group, with the backup that the record names. Returns the generation of
+    /// the record, and that backup; none if the members have not gone over.
+    pub(crate) fn hand(&mut self) -> Option<(Generation, String)> {
+        let former = self.former.as_ref().filter(|_| self.target.is_some())?;
+        let generation = self.record.as_ref()?.generation;
+        self.is_handed = true;
+        Some((generation, former.edge.clone()))
+    }
+
+    /// Another edge has claimed the group. Where its former backup was fed, which that claim may name.
+    pub(crate) fn take_former(&mut self) -> Vec<At> {
+        let former = self.former.take();
+        former.map(|former| former.at.into_iter().map(|(_, at)| at).collect()).unwrap_or_default()
     }
 
     /// What the former backup was fed on, once it is known that it cannot go on.
     pub(crate) fn former_left(&mut self) -> Option<Vec<At>> {
         let names = |edge: &str| self.record.as_ref().is_none_or(|it| it.backup.as_deref() == Some(edge));
         let may_go_on = self.former.as_ref().is_none_or(|former| names(&former.edge));
-        if may_go_on {
-            None
-        } else {
-            self.former.take().map(|former| former.at.into_iter().map(|(_, at)| at).collect())
-        }
+        if may_go_on { None } else { Some(self.take_former()) }
     }
 
     /// Where the former backup was fed cells that have ended since: it must not go on with these.
@@ -105,6 +134,37 @@ impl Group {
             .flat_map(|it| it.at.extract_if(.., |(cell, _)| !members.contains(cell)))
             .map(|(_, at)| at)
             .collect()
+    }
+
+    /// Its cells stand still, to go over to the next backup.
+    pub(crate) fn stands_still(&mut self, now_ns: u64) {
+        self.next.iter_mut().for_each(|next| _ = next.still_since_ns.get_or_insert(now_ns));
+    }
+
+    /// Whether its cells wait for longer than they may until all of them stand still.
+    pub(crate) fn stands_too_long(&self, now_ns: u64) -> bool {
+        let since_ns = self.next.as_ref().and_then(|next| next.still_since_ns);
+        since_ns.is_some_and(|since_ns| now_ns >= since_ns.saturating_add(STILL_NS))
+    }
+
+    /// An epoch has ended behind all that they had done when they stood still here.
+    pub(crate) fn stands_at(&mut self, at: BTreeMap<SessionId, u64>) {
+        if let Some(next) = &mut self.next {
+            next.stood = Some((at, self.number));
+        }
+    }
+
+    /// That epoch, if they stand there.
+    pub(crate) fn stood_still(&self, at: &BTreeMap<SessionId, u64>) -> Option<u64> {
+        let stood = self.next.as_ref()?.stood.as_ref().filter(|(place, _)| place == at);
+        stood.map(|(_, number)| *number)
+    }
+
+    /// They do not go over now. True if they stood still.
+    pub(crate) fn goes_on(&mut self) -> bool {
+        let Some(next) = &mut self.next else { return false };
+        next.stood = None;
+        next.still_since_ns.take().is_some()
     }
 
     /// Not all members could go over to the next backup: the coordinator is asked again when they can.

@@ -251,6 +251,7 @@ impl Groups {
             group.members.remove(&session);
             group.due.remove(&session);
             group.over.remove(&session);
+            group.continued.remove(&session);
             // What it had in them, its next backup confirms.
             group.ended.iter_mut().for_each(|ended| ended.sessions.retain(|member| *member != session));
             if group.members.is_empty() {

@@ -2,8 +2,44 @@
 
 #![allow(dead_code, reason = "tests with very many keys use none of it")]
 
-use super::{Channel, Frame, SessionRow, ShardInput, ShardWireId, ToShard, World};
+use super::{Channel, Frame, OwnerPhase, Party, SessionRow, ShardInput, ShardWireId, ToShard, World};
 use marram_shard::api::{ReplicationRow, Tag};
+use std::collections::BTreeSet;
+
+/// What edges were fed, and how.
+#[derive(Default)]
+pub(crate) struct FeedsSeen {
+    /// The wire and the channel of the last feed that has begun.
+    last: Option<(u64, Channel)>,
+    /// How many checkpoints were announced to edges that keep sessions.
+    pub(crate) copies: usize,
+    /// How often a backup was told to go on with the copy that it has.
+    pub(crate) kept_on: usize,
+    /// Whether it is told of another position than the one where its copy is.
+    pub(crate) misplaces: bool,
+    /// How often an edge was told to go on with cells beside their backup.
+    pub(crate) handed: usize,
+    /// Edges that know the first version of wires and no other one.
+    pub(crate) old: BTreeSet<usize>,
+}
+
+impl FeedsSeen {
+    pub(super) fn sent(&mut self, from: Party, wire: u64, frame: &mut Frame) {
+        match frame {
+            Frame::Greet(greet) if matches!(from, Party::Edge(edge) if self.old.contains(&edge)) => {
+                greet.version_newest = 1;
+            }
+            Frame::Keep(keep) => self.last = Some((wire, keep.channel)),
+            Frame::Base(_) => self.copies += 1,
+            Frame::KeepOn(it) => {
+                self.kept_on += 1;
+                it.keep.log_offset += u64::from(self.misplaces);
+            }
+            Frame::HandGroup(_) => self.handed += 1,
+            _ => {}
+        }
+    }
+}
 
 impl World {
     /// How the sessions that run on an edge are replicated.
@@ -24,9 +60,24 @@ impl World {
         self.session(client).is_some_and(|session| self.shard(edge).is_claiming(session))
     }
 
+    /// The cells of an edge take so long from now on that none of them comes to an end, until [`Self::hurries`].
+    pub(crate) fn dawdles(&mut self, edge: usize) {
+        self.edges[edge].dawdles = true;
+    }
+
+    pub(crate) fn hurries(&mut self, edge: usize) {
+        self.edges[edge].dawdles = false;
+        self.thaws(edge);
+    }
+
+    /// How many sessions an edge keeps for others.
+    pub(crate) fn copies_at(&self, edge: usize) -> usize {
+        self.shard(edge).owners().filter(|owner| owner.phase() == OwnerPhase::Following).count()
+    }
+
     /// The backup of the session that is fed since last is at this edge, which gets a frame from its primary.
     pub(crate) fn hears_primary(&mut self, edge: usize, frame: impl FnOnce(Channel) -> Frame) {
-        let (wire, channel) = self.fed.expect("a session is fed");
+        let (wire, channel) = self.feeds.last.expect("a session is fed");
         let frame = frame(channel);
         self.reaches(edge, ShardInput::Frame { wire: ShardWireId(wire), frame });
         self.runs(1);

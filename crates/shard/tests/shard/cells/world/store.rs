@@ -13,6 +13,8 @@ pub(crate) struct Store {
     pub(crate) groups: BTreeMap<GroupId, Claimed>,
     pub(crate) slots: BTreeMap<SlotName, SlotRecord>,
     pub(crate) away: bool,
+    /// No question about a slot arrives.
+    pub(crate) slots_away: bool,
     /// Claims that name a backup never arrive.
     pub(crate) loses_backups: bool,
     /// Whether groups are of sessions, each with a cell of its own, and not of slots.
@@ -63,7 +65,7 @@ impl Store {
 
     pub(super) fn slot(&mut self, query: SlotQuery) -> SlotAnswer {
         let SlotQuery { slot, take, from } = query;
-        if self.away {
+        if self.away || self.slots_away {
             return SlotAnswer { slot, take, from, won: false, held: None, away: Some("it is away".into()) };
         }
         let there = self.slots.get(&slot).cloned();
