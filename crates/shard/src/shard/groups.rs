@@ -535,7 +535,7 @@ impl Shard {
                 }
                 self.drop_former_cells(now, (group, wire), out);
             }
-            Frame::HandGroup(ref hand) => self.group_handed(wire, hand),
+            Frame::HandGroup(ref hand) => self.group_handed(now, wire, hand, out),
             _ => {}
         }
     }

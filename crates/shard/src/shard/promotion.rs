@@ -80,12 +80,20 @@ impl Shard {
         self.aim(now, name, out);
     }
 
-    /// The primary of a slot's group hands it over to this edge, which is to claim it beside its backup.
-    pub(super) fn group_handed(&mut self, wire: ShardWireId, hand: &HandGroup) {
+    /// The primary of a slot's group hands it over to this edge, which is to claim it beside its backup. All cells that the primary has are
+    /// fed here. This edge may have been the backup before, and have copies of others from then.
+    pub(super) fn group_handed(
+        &mut self,
+        now: Now,
+        wire: ShardWireId,
+        hand: &HandGroup,
+        out: &mut Vec<ShardOutput>,
+    ) {
         let HandGroup { group, generation, backup } = hand;
         let Some(primary) = self.peer_name(wire) else { return };
         let record = Claimed { generation: *generation, primary, backup: Some(backup.clone()) };
         self.backups.handed(*group, wire, record);
+        self.drop_former_cells(now, (*group, wire), out);
     }
 
     /// This edge has claimed a slot's group beside its backup, which has the same copies as this edge: it is told that it is this edge's backup,
@@ -209,8 +217,8 @@ impl Shard {
         }
     }
 
-    /// The primary of a slot, over this wire, names this edge as its backup, which it does when all cells that it has are fed here. What was
-    /// fed before, and is not now, has ended there meanwhile: to go on with that would be another history.
+    /// The primary of a slot, over this wire, names this edge as its backup, or hands the slot over to it, which it does when all cells that it
+    /// has are fed here. What was fed before, and is not now, has ended there meanwhile: to go on with that would be another history.
     pub(super) fn drop_former_cells(
         &mut self,
         now: Now,

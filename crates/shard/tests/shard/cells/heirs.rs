@@ -411,3 +411,44 @@ fn an_edge_that_has_lost_cells_when_it_has_claimed_them_leaves_them_to_their_bac
         all_hear(&world, &clients, &["before", "after"], &format!("{form:?}"));
     }
 }
+
+/// Lets events be handled until an edge was told to go on with cells beside their backup.
+fn until_handed(world: &mut World) {
+    for _ in 0..10_000 {
+        if world.feeds.handed > 0 {
+            return;
+        }
+        world.steps(1);
+    }
+    panic!("the cells are not handed over: {:?}", world.notes);
+}
+
+#[test]
+fn cells_that_move_to_a_former_backup_do_not_bring_back_what_has_ended_since() {
+    for form in FORMS {
+        let (mut world, edges, clients) = running(form);
+        let [at, former, third] = edges;
+        // It asks for their group, and gets no answer before they move there.
+        world.store.away_from = Some(former);
+        world.parts([at, former]);
+        world.runs(LONG_MS);
+        assert_eq!(world.backup_at(at), Some(format!("e{third}")), "{form:?}: {:?}", world.notes);
+        world.kills_cell(at);
+        world.feeds.apart = None;
+        world.runs(LONG_MS);
+        let cells = world.cells_at(at);
+        assert_eq!((cells.len(), world.copies_at(former)), (1, KEYS.len()), "{form:?}: {:?}", world.notes);
+        world.moves(at, &format!("e{former}"));
+        until_handed(&mut world);
+        world.store.away_from = None;
+        world.runs(100);
+        let what = format!("{form:?}: {:?}", world.notes);
+        assert_eq!((world.runs_at(), world.cells_at(former)), (vec![former], cells), "{what}");
+        assert_eq!((world.feeds.kept_on, is_backed_at(&world, third)), (1, true), "{what}");
+        let of_key = |of_key: &&Vec<usize>| world.ended(of_key[0]).is_none();
+        let others: Vec<Vec<usize>> = clients.iter().filter(of_key).cloned().collect();
+        say(&mut world, &others, "later");
+        world.runs(SOON_MS);
+        all_hear(&world, &others, &["later"], &format!("{form:?}"));
+    }
+}

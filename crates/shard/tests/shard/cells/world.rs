@@ -699,8 +699,9 @@ impl World {
     fn dials(&mut self, from: usize, target: Target) {
         // Its list has all edges but itself.
         let to = usize::from(target.edge) + usize::from(usize::from(target.edge) >= from);
-        if self.edges.get(to).is_none_or(|edge| edge.shard.is_none()) {
-            let reason = "it is dead".into();
+        let are_apart = self.feeds.apart.is_some_and(|apart| [from, to].iter().all(|it| apart.contains(it)));
+        if are_apart || self.edges.get(to).is_none_or(|edge| edge.shard.is_none()) {
+            let reason = "it is not reached".into();
             return self.reaches(from, ShardInput::DialFailed { target, reason });
         }
         let number = self.next_wire;

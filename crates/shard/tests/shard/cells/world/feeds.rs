@@ -19,6 +19,8 @@ pub(crate) struct FeedsSeen {
     pub(crate) misplaces: bool,
     /// How often an edge was told to go on with cells beside their backup.
     pub(crate) handed: usize,
+    /// Two edges that do not reach each other.
+    pub(crate) apart: Option<[usize; 2]>,
     /// Edges that know the first version of wires and no other one.
     pub(crate) old: BTreeSet<usize>,
 }
@@ -73,6 +75,15 @@ impl World {
     /// How many sessions an edge keeps for others.
     pub(crate) fn copies_at(&self, edge: usize) -> usize {
         self.shard(edge).owners().filter(|owner| owner.phase() == OwnerPhase::Following).count()
+    }
+
+    /// These two edges do not reach each other any more.
+    pub(crate) fn parts(&mut self, edges: [usize; 2]) {
+        self.feeds.apart = Some(edges);
+        let between = |ends: &[Party; 2]| edges.iter().all(|edge| ends.contains(&Party::Edge(*edge)));
+        let wires: Vec<u64> =
+            self.wires.iter().filter(|(_, ends)| between(ends)).map(|(wire, _)| *wire).collect();
+        wires.into_iter().for_each(|wire| self.breaks(wire));
     }
 
     /// The backup of the session that is fed since last is at this edge, which gets a frame from its primary.
