@@ -299,6 +299,11 @@ impl Shard {
         out: &mut Vec<ShardOutput>,
     ) -> Result<(), StandbyError> {
         let (id, at) = (keep.session, (wire, keep.channel));
+        if keep.group.is_some_and(|group| self.backups.is_refused(group, wire)) {
+            // Its owner does not know that yet, and feeds this edge under the same claim.
+            let reason = "this edge does not go on as the backup of the session's group".to_string();
+            return Err(StandbyError(Code::Waiting, reason));
+        }
         if self.sessions.get(id).is_some_and(|session| !session.owner.yields_to(keep)) {
             // If its primary is gone, a claim decides whose it is.
             self.backups.asked(now.mono_ns, id);

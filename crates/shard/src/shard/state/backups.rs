@@ -33,6 +33,9 @@ enum Feeder {
     Connected(ShardWireId),
     /// It has been silent for too long.
     Suspected(ShardWireId),
+    /// It was told over this wire, at this time, that it has lost this backup. What it sends until that has arrived is for the backup that it
+    /// had: no feed under a newer claim.
+    Refused(ShardWireId, u64),
     Lost,
 }
 
@@ -231,8 +234,14 @@ impl Backups {
     pub(crate) fn not_continued(&mut self, now_ns: u64, name: GroupId, wire: ShardWireId) {
         if let Some(group) = self.by_name.get_mut(&name).filter(|group| group.is_fed_by(wire)) {
             group.awaited.clear();
-            (group.feeder, group.gone_since_ns) = (Feeder::Lost, Some(now_ns));
+            (group.feeder, group.gone_since_ns) = (Feeder::Refused(wire, now_ns), Some(now_ns));
         }
+    }
+
+    /// Whether the primary at the other end of this wire may not know yet that it has lost this backup of the group.
+    pub(crate) fn is_refused(&self, name: GroupId, wire: ShardWireId) -> bool {
+        let group = self.by_name.get(&name);
+        group.is_some_and(|group| matches!(group.feeder, Feeder::Refused(at, _) if at == wire))
     }
 
     /// The primary of a group feeds it no more, since another edge has claimed it: which one, the store knows.
@@ -350,6 +359,7 @@ impl Backups {
         let group = self.by_name.get(&name);
         let former = group.and_then(|group| match group.feeder {
             Feeder::Connected(wire) | Feeder::Suspected(wire) => Some(FormerPrimary { wire, told_ns: None }),
+            Feeder::Refused(wire, told_ns) => Some(FormerPrimary { wire, told_ns: Some(told_ns) }),
             Feeder::Lost => None,
         });
         self.won.extend(former.map(|former| (name, former)));
@@ -379,6 +389,11 @@ impl Backups {
     pub(crate) fn arrived(&mut self, wire: ShardWireId, sent_ns: u64) {
         let knows = |former: &FormerPrimary| former.told_ns.is_some_and(|told_ns| told_ns < sent_ns);
         self.won.retain(|_, former| former.wire != wire || !knows(former));
+        let knows =
+            |feeder| matches!(feeder, Feeder::Refused(at, told_ns) if at == wire && told_ns < sent_ns);
+        for group in self.by_name.values_mut().filter(|group| knows(group.feeder)) {
+            group.feeder = Feeder::Lost;
+        }
     }
 
     /// A later claim than this edge's has been written: its primary knows of this edge's.
@@ -478,7 +493,10 @@ impl Backups {
         // Its primary has lost this backup, too.
         self.won.retain(|_, former| former.wire != wire);
         self.suspected.remove(&wire);
-        let over = |feeder| matches!(feeder, Feeder::Connected(at) | Feeder::Suspected(at) if at == wire);
+        let over = |feeder| match feeder {
+            Feeder::Connected(at) | Feeder::Suspected(at) | Feeder::Refused(at, _) => at == wire,
+            Feeder::Lost => false,
+        };
         for group in self.by_name.values_mut().filter(|group| over(group.feeder)) {
             group.feeder = Feeder::Lost;
             group.gone_since_ns.get_or_insert(now_ns);

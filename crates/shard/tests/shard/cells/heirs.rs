@@ -292,6 +292,40 @@ fn a_backup_that_claims_moved_cells_goes_on_with_them_however_late_it_learns_tha
 }
 
 #[test]
+fn a_cell_that_begins_at_an_edge_which_its_backup_refuses_takes_no_claim_from_that() {
+    for steps in 0..60 {
+        let (mut world, edges, clients) = running(BackupForm::Log);
+        let [at, backup, third] = edges;
+        let copies = world.feeds.copies + KEYS.len();
+        world.moves(at, &format!("e{third}"));
+        while world.feeds.copies < copies {
+            world.steps(1);
+        }
+        world.dawdles(third);
+        say(&mut world, &clients, "before");
+        until_moved(&mut world, third);
+        sleeps(&mut world, third);
+        world.store.loses_answers = true;
+        until_claimed_by(&mut world, backup);
+        world.thaws(third);
+        // It is fed to the backup at about the time at which that is told to go on with the others, and refuses.
+        let late = world.comes_for(third, "late");
+        world.steps(steps);
+        world.hurries(third);
+        world.runs(50);
+        world.store.loses_answers = false;
+        say(&mut world, &clients, "after");
+        world.runs(2 * LONG_MS);
+        let what = format!("{steps} steps");
+        assert_eq!(world.runs_at(), [backup], "{what}: {:?}", world.notes);
+        world.says(late, "after");
+        world.runs(LONG_MS);
+        all_hear(&world, &clients, &["before", "after"], &what);
+        assert!(heard(&world, late, "after"), "{what}: {:?}", world.notes);
+    }
+}
+
+#[test]
 fn a_backup_waits_for_an_edge_that_wakes_with_moved_cells_and_replays() {
     let (mut world, edges, clients) = running(BackupForm::Log);
     let [at, backup, third] = edges;

@@ -214,6 +214,45 @@ fn an_heir_that_is_refused_is_not_waited_for() {
 }
 
 #[test]
+fn an_heir_that_does_not_know_that_it_was_refused_begins_no_other_feed() {
+    let (claim, wire) = heir();
+    let mut backups = told_by_store();
+    assert!(asks_now(&mut backups, UNASKED_NS));
+    backups.announced(GROUP, wire, claim);
+    backups.not_continued(UNASKED_NS, GROUP, wire);
+    assert!(backups.is_refused(GROUP, wire) && !backups.is_refused(GROUP, WIRE));
+    // A ping that was sent before that.
+    backups.arrived(wire, UNASKED_NS);
+    assert!(backups.is_refused(GROUP, wire) && backups.of_tag(9).is_some());
+    backups.arrived(WIRE, 2 * UNASKED_NS);
+    assert!(backups.is_refused(GROUP, wire));
+    backups.arrived(wire, UNASKED_NS + 1);
+    assert!(!backups.is_refused(GROUP, wire) && backups.of_tag(9).is_some());
+    // It knows, and has claimed the group since.
+    backups.join(GROUP, (wire, "c"), SESSION);
+    assert!(backups.of_tag(9).is_none() && backups.may_confirm(GROUP, wire));
+}
+
+#[test]
+fn what_a_refused_heir_ends_is_not_confirmed_when_its_group_is_won() {
+    let (claim, wire) = heir();
+    for breaks in [false, true] {
+        let mut backups = told_by_store();
+        backups.announced(GROUP, wire, claim.clone());
+        backups.not_continued(0, GROUP, wire);
+        assert!(asks_now(&mut backups, UNASKED_NS));
+        if breaks {
+            backups.lost(UNASKED_NS, wire);
+            assert!(!backups.is_refused(GROUP, wire));
+        }
+        assert_eq!(backups.won(GROUP), [SESSION]);
+        assert_eq!((backups.is_former(GROUP, wire), backups.may_confirm(GROUP, wire)), (!breaks, breaks));
+        backups.arrived(wire, 1);
+        assert!(!backups.is_former(GROUP, wire));
+    }
+}
+
+#[test]
 fn what_an_heir_does_not_go_on_with_is_awaited_no_more_under_its_next_claim_or_from_another_feed() {
     let (claim, wire) = heir();
     let mut backups = told_by_store();
