@@ -139,7 +139,9 @@ impl Shard {
             cells.len(),
             claim.primary
         );
-        note(NoteLevel::Info, None, text, out);
+        if !cells.is_empty() {
+            note(NoteLevel::Info, None, text, out);
+        }
         for id in cells {
             let Some(session) = self.sessions.get_mut(id) else { continue };
             session.feeder = None;

@@ -204,6 +204,11 @@ impl Backups {
         if !follows || claim.primary == group.primary || claim.backup != record.backup {
             return None;
         }
+        if group.sessions.is_empty() {
+            // All have ended here while this edge claimed the group.
+            self.by_name.remove(&name);
+            return Some(Vec::new());
+        }
         (group.primary, group.record, group.instead) = (claim.primary.clone(), Some(claim.clone()), None);
         (group.feeder, group.gone_since_ns) = match wire {
             Some(wire) => (Feeder::Connected(wire), None),

@@ -214,6 +214,21 @@ fn an_heir_that_is_refused_is_not_waited_for() {
 }
 
 #[test]
+fn a_backup_whose_copies_have_all_ended_does_not_wait_for_an_heir() {
+    let (claim, wire) = heir();
+    for told_by in [None, Some(wire)] {
+        let mut backups = asked();
+        claims(&mut backups, 0);
+        backups.leave(SESSION);
+        assert!(backups.of_tag(9).is_some() && backups.invariants() == Ok(()));
+        assert_eq!(backups.has_heir(0, GROUP, (&claim, told_by)), Some(Vec::new()));
+        assert!(backups.get(GROUP).is_none() && backups.invariants() == Ok(()));
+        assert_eq!(backups.announced(GROUP, wire, claim.clone()), []);
+        assert!(!asks_now(&mut backups, 2 * UNASKED_NS), "it has no copy");
+    }
+}
+
+#[test]
 fn an_heir_that_does_not_know_that_it_was_refused_begins_no_other_feed() {
     let (claim, wire) = heir();
     let mut backups = told_by_store();
