@@ -127,6 +127,11 @@ impl Shard {
         if let Some(at) = left {
             self.former_backup_left(now, name, at, out);
         }
+        // With the cell that had the move the time is gone in which the next edge should have claimed them.
+        let is_handed = self.groups.get(name).is_some_and(Group::is_handed);
+        if is_handed && self.handed_over_to(name).is_none() {
+            self.lose_backup(now, name, "the cell with which the others moved has ended", out);
+        }
         if self.groups.looked_at(name).is_some_and(|group| group.looks_at_next(now.mono_ns)) {
             self.go_over_if_ready(now, name, out);
         }

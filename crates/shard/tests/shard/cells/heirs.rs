@@ -486,3 +486,35 @@ fn cells_that_move_to_a_former_backup_do_not_bring_back_what_has_ended_since() {
         all_hear(&world, &others, &["later"], &format!("{form:?}"));
     }
 }
+
+#[test]
+fn cells_go_on_if_the_one_with_which_they_move_ends_before_they_are_claimed() {
+    for form in FORMS {
+        let (mut world, edges, clients) = running(form);
+        let [at, backup, third] = edges;
+        world.moves(at, &format!("e{third}"));
+        until_handed(&mut world);
+        let confirmed = world.confirmed.len();
+        while world.confirmed.len() == confirmed {
+            world.steps(1);
+        }
+        // It has confirmed all, and does not claim.
+        world.freezes(third);
+        world.kills_cell(at);
+        world.runs(100);
+        assert_eq!(world.cells_at(at).len(), KEYS.len() - 1, "{form:?}: {:?}", world.notes);
+        let of_key = |of_key: &&Vec<usize>| world.ended(of_key[0]).is_none();
+        let others: Vec<Vec<usize>> = clients.iter().filter(of_key).cloned().collect();
+        say(&mut world, &others, "after");
+        world.runs(LONG_MS);
+        let what = format!("{form:?}: {:?}", world.notes);
+        assert_eq!((world.runs_at(), world.backup_at(at)), (vec![at], Some(format!("e{backup}"))), "{what}");
+        all_hear(&world, &others, &["after"], &what);
+        world.thaws(third);
+        say(&mut world, &others, "later");
+        world.runs(LONG_MS);
+        assert_eq!(world.runs_at(), [at], "{form:?}: {:?}", world.notes);
+        all_hear(&world, &others, &["later"], &format!("{form:?}"));
+    }
+}
+

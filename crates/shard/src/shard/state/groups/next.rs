@@ -113,6 +113,11 @@ impl Group {
         Some((generation, former.edge.clone()))
     }
 
+    /// Whether the edge to which the members have gone over was told to claim the group, and has not answered.
+    pub(crate) fn is_handed(&self) -> bool {
+        self.is_handed
+    }
+
     /// Another edge has claimed the group. Where its former backup was fed, which that claim may name.
     pub(crate) fn take_former(&mut self) -> Vec<At> {
         let former = self.former.take();
