@@ -172,6 +172,9 @@ impl Shard {
             self.retell_group(now, name, out);
             self.changes_due(now, name, out);
             self.slot_change_due(now, name, out);
+            if self.groups.get(name).is_some_and(Group::asks_kept_backup) {
+                self.end_epoch(now, name, true, out);
+            }
             self.claim_group(now, name, out);
             self.groups.rest(name, confirm_ns);
         }

@@ -255,6 +255,7 @@ impl Shard {
         if is_handed_on && self.primary_left(now, id) || is_needed {
             self.with_owner(now, id, out, |owner, effects| owner.feed_lost(effects));
         } else {
+            self.drop_replaced(now, id, out);
             self.drop_standby(now, id, out);
         }
     }

@@ -242,6 +242,19 @@ impl Shard {
         }
     }
 
+    /// The feed of a cell ends here, which is over. If this edge waits for the primary to go on with another copy of the same key, that one
+    /// was lost there before this cell began: to go on with it would be another history.
+    pub(super) fn drop_replaced(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
+        let key = |id: SessionId| self.sessions.get(id).and_then(|session| session.owner.key().cloned());
+        let group = self.backups.of_session(id).and_then(|name| self.backups.get(name));
+        let is_replaced = |it: &SessionId| *it != id && self.backups.is_awaited(*it) && key(*it) == key(id);
+        let replaced: Vec<SessionId> =
+            group.map(|group| group.sessions()).unwrap_or_default().into_iter().filter(is_replaced).collect();
+        for other in replaced {
+            self.drop_standby(now, other, out);
+        }
+    }
+
     /// The primary of a shared cell that this edge goes on with may be alive, and no end tells it: it is told that its backup is lost, and
     /// learns the rest from its own claim.
     pub(super) fn refuse_feed(&mut self, now: Now, id: SessionId, why: &str, out: &mut Vec<ShardOutput>) {

@@ -346,8 +346,12 @@ impl Group {
     /// Whether outputs need not wait for the backup that the claim names: it knows of that claim. One that does not goes on without a claim,
     /// and the ends refuse it then if they have received more.
     fn may_run_ahead(&self) -> bool {
-        let is_known = self.announced_at.is_some_and(|number| number <= self.confirmed);
-        !self.waits() && is_known
+        !self.waits() && self.is_announced()
+    }
+
+    /// Whether the target knows of a claim that names it.
+    fn is_announced(&self) -> bool {
+        self.announced_at.is_some_and(|number| number <= self.confirmed)
     }
 
     /// Whether its claim lets another edge go on.
@@ -411,9 +415,16 @@ impl Group {
     }
 
     /// Whether to claim it again now. First its backup is told of all copies with which it is to go on: of what it was not told under one
-    /// claim, it drops its copy with the next.
+    /// claim, it drops its copy with the next. And it must know of the first claim of this edge: else it could not tell from the store's
+    /// record that its copies are those of this edge.
     fn renews_now(&self) -> bool {
-        self.renews && self.continued.is_empty()
+        self.renews && self.continued.is_empty() && (!self.has_kept || self.is_announced())
+    }
+
+    /// Whether the backup is asked now to confirm that it knows of the claim, since it was told of all copies with which it is to go on.
+    pub(crate) fn asks_kept_backup(&self) -> bool {
+        let is_due = self.announced_at.is_some_and(|number| self.number < number);
+        self.has_kept && self.continued.is_empty() && is_due
     }
 
     fn is_long_empty(&self, now_ns: u64) -> bool {
@@ -518,10 +529,14 @@ impl Group {
         }
     }
 
-    /// This edge has claimed it with this backup, which has a copy of each of these as this edge has it: outputs wait for that one.
+    /// This edge has claimed it with this backup, which has a copy of each of these as this edge has it: outputs wait for that one. It may
+    /// have others, of members that were lost here: when it was told to go on with each of these, the group is claimed again, and with that
+    /// claim it drops the others.
     pub(crate) fn keeps_backup(&mut self, target: Target, continued: BTreeSet<SessionId>) {
         self.target = Some(target);
         (self.switch, self.continued, self.has_kept) = (Some(0), continued, true);
+        // It is told of the present claim now.
+        (self.announced_at, self.renews) = (Some(self.number + 1), true);
     }
 
     /// Whether the target has a copy of this member, with which it is to be told to go on. True once.

@@ -518,3 +518,66 @@ fn cells_go_on_if_the_one_with_which_they_move_ends_before_they_are_claimed() {
     }
 }
 
+/// A copy of the third edge, which was told to go on with the cells, fails: the last one that it was fed.
+fn loses_one(world: &mut World, third: usize) {
+    // That comes behind its claim, and before the answer.
+    world.hears_primary(third, |channel| {
+        let entry = Bytes::from_static(b"no entry");
+        Fed { channel, entry, tag: [0; 8], from: 2, close: false, payload: Bytes::new() }.into()
+    });
+}
+
+fn keys_at(world: &World, edge: usize) -> Vec<String> {
+    world.cells_at(edge).into_iter().map(|(key, _)| key).collect()
+}
+
+#[test]
+fn a_copy_of_a_cell_that_was_lost_where_it_moved_to_is_dropped() {
+    for form in FORMS {
+        let (mut world, edges, _) = running(form);
+        let [at, backup, third] = edges;
+        world.moves(at, &format!("e{third}"));
+        until_handed(&mut world);
+        loses_one(&mut world, third);
+        world.runs(100);
+        let keys = keys_at(&world, third);
+        let what = format!("{form:?}: {:?}", world.notes);
+        assert_eq!((keys.len(), world.feeds.kept_on, is_backed_at(&world, backup)), (1, 1, true), "{what}");
+        assert_eq!(world.copies_at(backup), 1, "{what}");
+        world.kills(third);
+        world.runs(LONG_MS);
+        assert_eq!(keys_at(&world, backup), keys, "{form:?}: {:?}", world.notes);
+    }
+}
+
+#[test]
+fn a_cell_that_began_and_ended_where_one_of_its_key_was_lost_takes_that_ones_copy_with_it() {
+    let (mut world, edges, clients) = running(BackupForm::Log);
+    let [at, backup, third] = edges;
+    let copies = world.feeds.copies + KEYS.len();
+    world.moves(at, &format!("e{third}"));
+    while world.feeds.copies < copies {
+        world.steps(1);
+    }
+    // The cells that move have something to replay, which does not end.
+    world.dawdles(third);
+    say(&mut world, &clients, "before");
+    until_handed(&mut world);
+    world.spares_new(third);
+    loses_one(&mut world, third);
+    world.runs(100);
+    let here: Vec<String> =
+        world.shard(third).owners().filter_map(|it| it.key().map(ToString::to_string)).collect();
+    let lost = KEYS.into_iter().find(|key| !here.contains(&(*key).to_string())).expect("one is lost");
+    world.comes_for(third, lost);
+    world.runs(100);
+    assert_eq!(
+        (keys_at(&world, third), world.copies_at(backup)),
+        (vec![lost.to_string()], 3),
+        "{:?}",
+        world.notes
+    );
+    world.kills_running(third);
+    world.runs(50);
+    assert_eq!((world.feeds.kept_on, world.copies_at(backup)), (0, 1), "{:?}", world.notes);
+}

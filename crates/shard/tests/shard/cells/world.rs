@@ -137,6 +137,8 @@ struct Edge {
     frozen: bool,
     /// Whether its cells take very long.
     dawdles: bool,
+    /// If only those do that it had then: these.
+    slow: Option<BTreeSet<CellId>>,
     /// What reaches it while it is frozen, and what its cells have done.
     kept: Vec<ShardInput>,
 }
@@ -286,6 +288,7 @@ impl World {
                 lives: 0,
                 frozen: false,
                 dawdles: false,
+                slow: None,
                 kept: Vec::new(),
             });
             world.starts(edge, edges);
@@ -519,6 +522,13 @@ impl World {
         self.tell(edge, ToShard::Kill(Kill { tag: 1, session, reason: "no more".into() }));
     }
 
+    /// The same of the first cell that runs there.
+    pub(crate) fn kills_running(&mut self, edge: usize) {
+        let runs = |owner: &&Owner| owner.phase() == OwnerPhase::Running;
+        let session = self.shard(edge).owners().find(runs).expect("one runs").session();
+        self.tell(edge, ToShard::Kill(Kill { tag: 1, session, reason: "no more".into() }));
+    }
+
     /// The session of a client.
     pub(crate) fn session(&self, client: usize) -> Option<SessionId> {
         self.clients[client].session
@@ -564,7 +574,8 @@ impl World {
 
     fn edge_steps(&mut self, number: usize, input: ShardInput) {
         let edge = &mut self.edges[number];
-        if edge.frozen || edge.dawdles && matches!(input, ShardInput::Ran(_)) {
+        let is_slow = |ran: &Ran| edge.slow.as_ref().is_none_or(|slow| slow.contains(&ran.cell));
+        if edge.frozen || edge.dawdles && matches!(&input, ShardInput::Ran(ran) if is_slow(ran)) {
             return edge.kept.push(input);
         }
         let Some(shard) = &mut edge.shard else { return };

@@ -272,3 +272,47 @@ fn a_primary_knows_that_its_backup_resigned_from_a_claim_that_was_not_answered()
     let next = groups.next_claim(0, [7; 16], "a", || 2).expect("it is claimed from that");
     assert_eq!((next.from, next.to.and_then(|to| to.backup)), (Some(resigned), None));
 }
+
+#[test]
+fn a_group_with_a_backup_that_it_has_kept_is_claimed_again_when_that_knows_of_its_first_claim() {
+    let [one, two] = [1, 2].map(|number| SessionId([number; 16]));
+    let (name, target) = ([7; 16], Target { wire: ShardWireId(1), edge: "b".into() });
+    let first = Claimed {
+        generation: Generation { count: 5, opener: 1 },
+        primary: "c".into(),
+        backup: Some("b".into()),
+    };
+    let mut groups = Groups::default();
+    groups.promoted(name, (KIND, "a".into(), true), first.clone(), 0);
+    groups.get_mut(name).expect("it has begun").keeps_backup(target, [one, two].into());
+    [one, two].into_iter().for_each(|member| groups.join(name, member, 0));
+    let claims = |groups: &mut Groups| groups.next_claim(0, name, "c", || 2);
+    let group = groups.get_mut(name).expect("it has begun");
+    assert!(group.continues(one) && !group.asks_kept_backup());
+    let (number, _) = group.end_epoch(0);
+    group.confirm(ShardWireId(1), number).expect("it is the target");
+    assert_eq!(claims(&mut groups), None, "it is not told of all");
+    // The other one ends before that.
+    groups.leave(two, 0);
+    let again = claims(&mut groups).expect("the backup is to drop its copy");
+    let to = again.to.expect("it has members");
+    assert_eq!((again.from, to.generation.count, to.backup.as_deref()), (Some(first.clone()), 6, Some("b")));
+    let group = groups.get_mut(name).expect("it has begun");
+    assert_eq!(group.release(2 * ALONE_AFTER), EpochRelease::Confirmed);
+    assert!(group.won(again.tag, None));
+    assert_eq!(claims(&mut groups), None, "once");
+
+    let target = Target { wire: ShardWireId(1), edge: "b".into() };
+    groups.promoted(name, (KIND, "a".into(), true), first, 0);
+    groups.join(name, one, 0);
+    let group = groups.get_mut(name).expect("it has begun");
+    group.keeps_backup(target, [one].into());
+    assert!(!group.asks_kept_backup() && group.continues(one) && group.asks_kept_backup());
+    let (number, _) = group.end_epoch(0);
+    group.epoch_sent(0, Vec::new());
+    assert!(!group.asks_kept_backup());
+    assert_eq!(claims(&mut groups), None, "the store may tell the backup of the next claim only");
+    let group = groups.get_mut(name).expect("it has begun");
+    group.confirm(ShardWireId(1), number).expect("it is the target");
+    assert!(claims(&mut groups).is_some());
+}

@@ -67,8 +67,13 @@ impl World {
         self.edges[edge].dawdles = true;
     }
 
+    /// Only cells that an edge has now take long there.
+    pub(crate) fn spares_new(&mut self, edge: usize) {
+        self.edges[edge].slow = Some(self.edges[edge].cells.keys().copied().collect());
+    }
+
     pub(crate) fn hurries(&mut self, edge: usize) {
-        self.edges[edge].dawdles = false;
+        (self.edges[edge].dawdles, self.edges[edge].slow) = (false, None);
         self.thaws(edge);
     }
 
