@@ -196,7 +196,7 @@ fn move_its_backup(plan: &mut Plan) {
 fn move_past_its_backup(plan: &mut Plan) -> bool {
     let mut random = Random::new(plan.seed, 251);
     let random = &mut random;
-    if plan.shards.len() < 3 || !random.percent(70) {
+    if plan.shards.len() < 3 || !random.percent(85) {
         return false;
     }
     let kind = |random: &mut Random| FaultKind::Move {
@@ -249,7 +249,7 @@ fn strikes_next(random: &mut Random, (moment, place): (Moment, FaultTarget), is_
     let delay_ns = if is_at_once { 0 } else { random.magnitude(100 * US, 20 * MS) };
     let skip = if is_at_once { 0 } else { random.below(2) };
     let for_ns = if random.percent(60) { random.between(700 * MS, 2 * S) } else { random.magnitude(MS, S) };
-    let kind = match is_at_once || random.percent(60) {
+    let kind = match is_at_once || random.percent(80) {
         true => FaultKind::CrashEdge { place, loud: random.percent(70), for_ns },
         false => FaultKind::FreezeEdge { place, for_ns },
     };
