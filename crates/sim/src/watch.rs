@@ -399,22 +399,18 @@ impl Watch {
 
     /// The shard of an owner sends a frame to a keeper.
     pub(crate) fn sent_to_keeper(&mut self, wire: usize, position: ShardPosition, frame: &Frame) {
-        match frame {
-            Frame::Keep(keep) if keep.moves => self.see(Moment::MoveFed, Some(position)),
+        let moment = match frame {
+            Frame::Keep(keep) if keep.moves => Some(Moment::MoveFed),
             // The next edge has claimed the group.
-            Frame::KeepOn(_) => self.see(Moment::KeptOn, Some(position)),
-            Frame::HandGroup(_) => self.see(Moment::HandedOver, Some(position)),
-            Frame::JoinGroup(_) => self.see(Moment::NextGroup, Some(position)),
-            Frame::HandOver(_) => {
-                self.count_if(Rare::HandedOver, true);
-                self.see(Moment::HandedOver, Some(position));
-            }
+            Frame::KeepOn(_) => Some(Moment::KeptOn),
+            Frame::HandGroup(_) | Frame::HandOver(_) => Some(Moment::HandedOver),
+            Frame::JoinGroup(_) => Some(Moment::NextGroup),
             // Of a group's claims the first one names a backup, and the next one none.
-            Frame::Backup(backup) if backup.generation.count > 2 => {
-                self.see(Moment::NextBackup, Some(position));
-            }
-            _ => {}
-        }
+            Frame::Backup(backup) if backup.generation.count > 2 => Some(Moment::NextBackup),
+            _ => None,
+        };
+        self.count_if(Rare::HandedOver, matches!(frame, Frame::HandOver(_)));
+        moment.into_iter().for_each(|moment| self.see(moment, Some(position)));
         self.feeds.sent_by_owner(wire, position, frame);
     }
 
