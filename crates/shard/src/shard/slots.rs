@@ -332,6 +332,7 @@ impl Shard {
         self.held.slot_changed(answer.slot);
         if let Some(held) = &answer.held {
             self.resign_if_lost(now, held, out);
+            self.drop_past(now, held, out);
         }
         let news = self.slots.answered(now.mono_ns, answer);
         self.slot_news(now, news, out);
@@ -353,6 +354,16 @@ impl Shard {
         note(NoteLevel::Info, None, text, out);
         let (tag, from, to) = (self.groups.tag(), Some(claim.clone()), Some(claim.resigned()));
         out.push(ShardOutput::Control(FromShard::Claim(GroupClaim { tag, group, of_slot: true, from, to })));
+    }
+
+    /// The primary of a slot's group was refused here, and has lost this backup: if it has claimed the group since, what is here is of the past.
+    fn drop_past(&mut self, now: Now, held: &SlotHeld, out: &mut Vec<ShardOutput>) {
+        let group = held.record.group;
+        if held.holder.as_ref().is_some_and(|holder| self.backups.is_past(group, holder)) {
+            for id in self.backups.end(group) {
+                self.drop_standby(now, id, out);
+            }
+        }
     }
 
     fn slot_news(&mut self, now: Now, news: Vec<SlotNews>, out: &mut Vec<ShardOutput>) {

@@ -33,9 +33,6 @@ enum Feeder {
     Connected(ShardWireId),
     /// It has been silent for too long.
     Suspected(ShardWireId),
-    /// It was told over this wire, at this time, that it has lost this backup. What it sends until that has arrived is for the backup that it
-    /// had: no feed under a newer claim.
-    Refused(ShardWireId, u64),
     Lost,
 }
 
@@ -44,6 +41,12 @@ enum Feeder {
 pub(crate) struct BackedGroup {
     pub(crate) primary: String,
     feeder: Feeder,
+    /// Whether this edge has not gone on with a copy as its primary has asked: that has lost this backup, and claims the group. While it lives,
+    /// this edge does not.
+    is_refused: bool,
+    /// It was told so over this wire, at this time. What it sends until that has arrived is for the backup that it had: no feed under a newer
+    /// claim.
+    told_refused: Option<(ShardWireId, u64)>,
     /// The claim of the primary that names this edge; none if it has announced none.
     pub(crate) record: Option<Claimed>,
     /// What the store has instead of that claim: none, if it has lost it and an operator has accepted that, or an older one of the primary,
@@ -54,7 +57,7 @@ pub(crate) struct BackedGroup {
     former: BTreeSet<SessionId>,
     /// Whether it is a slot's: then it is claimed even if no end asks.
     pub(crate) is_slot: bool,
-    /// Since when the primary is lost or suspected, or a claim came too early.
+    /// Since when the primary is lost or suspected, or is refused, or a claim came too early.
     gone_since_ns: Option<u64>,
     /// Whether the primary has handed it over: it begins nothing more until a claim is decided.
     handed_over: bool,
@@ -90,13 +93,13 @@ impl BackedGroup {
 
     /// Whether its primary feeds it over this wire.
     pub(crate) fn is_fed_by(&self, wire: ShardWireId) -> bool {
-        self.feeder == Feeder::Connected(wire)
+        self.feeder == Feeder::Connected(wire) && !self.is_refused
     }
 
     /// A claim is announced over this wire. If it is that of the next primary, of which only the store has told, that one lives, and is
     /// connected from now on. A claim of this edge that is asked for stays so: it may be written already.
     fn hears_heir(&mut self, wire: ShardWireId, record: &Claimed) {
-        let is_awaited = self.feeder == Feeder::Lost && !self.awaited.is_empty();
+        let is_awaited = self.feeder == Feeder::Lost && !self.is_refused && !self.awaited.is_empty();
         if is_awaited && self.record.as_ref() == Some(record) {
             (self.feeder, self.gone_since_ns) = (Feeder::Connected(wire), None);
         }
@@ -167,7 +170,9 @@ impl Backups {
     /// The primary of a session's group hands it over: it is claimed.
     pub(crate) fn hand_over(&mut self, session: SessionId) {
         let group = self.of_session.get(&session).and_then(|name| self.by_name.get_mut(name));
-        if let Some(group) = group.filter(|group| matches!(group.feeder, Feeder::Connected(_))) {
+        let may_hand =
+            |group: &&mut BackedGroup| matches!(group.feeder, Feeder::Connected(_)) && !group.is_refused;
+        if let Some(group) = group.filter(may_hand) {
             group.handed_over = true;
         }
     }
@@ -216,7 +221,7 @@ impl Backups {
         };
         // A claim of this edge that is not answered is lost to that one.
         (group.asked, group.asked_by_end_ns, group.awaited) = (None, None, group.sessions.clone());
-        group.handed_over = false;
+        (group.handed_over, group.is_refused, group.told_refused) = (false, false, None);
         Some(group.sessions())
     }
 
@@ -234,19 +239,30 @@ impl Backups {
         }
     }
 
-    /// The primary was to go on with a session here, and cannot: it has lost this backup. The copies stay until a claim says which edge has
-    /// the group, and this one asks for that as if its primary were lost.
+    /// The primary was to go on with a session here, and cannot: it has lost this backup. The copies stay until the store says that it has
+    /// claimed the group since, or it is lost.
     pub(crate) fn not_continued(&mut self, now_ns: u64, name: GroupId, wire: ShardWireId) {
         if let Some(group) = self.by_name.get_mut(&name).filter(|group| group.is_fed_by(wire)) {
             group.awaited.clear();
-            (group.feeder, group.gone_since_ns) = (Feeder::Refused(wire, now_ns), Some(now_ns));
+            (group.is_refused, group.told_refused) = (true, Some((wire, now_ns)));
+            group.gone_since_ns = Some(now_ns);
         }
     }
 
     /// Whether the primary at the other end of this wire may not know yet that it has lost this backup of the group.
     pub(crate) fn is_refused(&self, name: GroupId, wire: ShardWireId) -> bool {
         let group = self.by_name.get(&name);
-        group.is_some_and(|group| matches!(group.feeder, Feeder::Refused(at, _) if at == wire))
+        group.is_some_and(|group| group.told_refused.is_some_and(|(at, _)| at == wire))
+    }
+
+    /// Whether this record of the store says that the copies of a group are of the past: its primary, which was refused, has claimed it since,
+    /// without this backup.
+    pub(crate) fn is_past(&self, name: GroupId, holder: &Claimed) -> bool {
+        let group = self.by_name.get(&name).filter(|group| group.is_refused && group.asked.is_none());
+        let record = group.and_then(|group| group.record.as_ref());
+        record.is_some_and(|record| {
+            holder.generation.count > record.generation.count && holder.backup != record.backup
+        })
     }
 
     /// The primary of a group feeds it no more, since another edge has claimed it: which one, the store knows.
@@ -287,11 +303,15 @@ impl Backups {
         }
     }
 
-    /// Slots' groups that have lost their primary, which has announced no claim that names this edge: the store knows whether there is
-    /// one. Returns a session of each; each is returned every [`UNASKED_NS`].
+    /// Slots' groups that have lost their primary, which has announced no claim that names this edge, and those whose primary was refused: the
+    /// store knows whether there is one. Returns a session of each; each is returned every [`UNASKED_NS`].
     pub(crate) fn unclaimed_slots(&mut self, now_ns: u64) -> Vec<SessionId> {
         let mut found = Vec::new();
-        for group in self.by_name.values_mut().filter(|group| group.record.is_none()) {
+        let is_refused = |group: &BackedGroup| {
+            group.is_refused && group.asked.is_none() && matches!(group.feeder, Feeder::Connected(_))
+        };
+        let of_store = |group: &&mut BackedGroup| group.record.is_none() || is_refused(group);
+        for group in self.by_name.values_mut().filter(of_store) {
             if group.unasked_ns().is_some_and(|unasked_ns| unasked_ns <= now_ns) {
                 group.gone_since_ns = Some(now_ns);
                 found.extend(group.sessions.first());
@@ -319,6 +339,8 @@ impl Backups {
         let group = self.by_name.entry(name).or_insert_with(|| BackedGroup {
             primary: primary.into(),
             feeder: Feeder::Connected(wire),
+            is_refused: false,
+            told_refused: None,
             record: None,
             instead: None,
             sessions: BTreeSet::new(),
@@ -331,11 +353,12 @@ impl Backups {
             asked_by_end_ns: None,
             asked: None,
         });
-        if group.feeder != Feeder::Connected(wire) || group.handed_over {
+        if !group.is_fed_by(wire) || group.handed_over {
             // What was announced before was for what it had then. Its primary has claimed the group since: a claim of this edge that is not
             // answered yet is lost.
             (group.feeder, group.record, group.asked) = (Feeder::Connected(wire), None, None);
             (group.primary, group.instead) = (primary.into(), None);
+            (group.is_refused, group.told_refused) = (false, None);
             (group.gone_since_ns, group.handed_over, group.is_heir) = (None, false, false);
             group.former.clone_from(&group.sessions);
             group.awaited.clear();
@@ -363,8 +386,11 @@ impl Backups {
     pub(crate) fn won(&mut self, name: GroupId) -> Vec<SessionId> {
         let group = self.by_name.get(&name);
         let former = group.and_then(|group| match group.feeder {
-            Feeder::Connected(wire) | Feeder::Suspected(wire) => Some(FormerPrimary { wire, told_ns: None }),
-            Feeder::Refused(wire, told_ns) => Some(FormerPrimary { wire, told_ns: Some(told_ns) }),
+            Feeder::Connected(wire) | Feeder::Suspected(wire) => {
+                let told_ns = group.told_refused.map(|(_, told_ns)| told_ns);
+                let knows = group.is_refused && told_ns.is_none();
+                (!knows).then_some(FormerPrimary { wire, told_ns })
+            }
             Feeder::Lost => None,
         });
         self.won.extend(former.map(|former| (name, former)));
@@ -394,10 +420,8 @@ impl Backups {
     pub(crate) fn arrived(&mut self, wire: ShardWireId, sent_ns: u64) {
         let knows = |former: &FormerPrimary| former.told_ns.is_some_and(|told_ns| told_ns < sent_ns);
         self.won.retain(|_, former| former.wire != wire || !knows(former));
-        let knows =
-            |feeder| matches!(feeder, Feeder::Refused(at, told_ns) if at == wire && told_ns < sent_ns);
-        for group in self.by_name.values_mut().filter(|group| knows(group.feeder)) {
-            group.feeder = Feeder::Lost;
+        for group in self.by_name.values_mut() {
+            group.told_refused.take_if(|(at, told_ns)| *at == wire && *told_ns < sent_ns);
         }
     }
 
@@ -478,14 +502,15 @@ impl Backups {
             return;
         }
         for group in self.by_name.values_mut().filter(|group| group.feeder == Feeder::Suspected(wire)) {
+            // The store is asked again about one that was refused.
+            group.gone_since_ns.take_if(|_| !group.is_refused);
             group.feeder = Feeder::Connected(wire);
-            group.gone_since_ns = None;
         }
     }
 
     /// This wire is silent.
     pub(crate) fn suspect(&mut self, now_ns: u64, wire: ShardWireId) {
-        for group in self.by_name.values_mut().filter(|group| group.is_fed_by(wire)) {
+        for group in self.by_name.values_mut().filter(|group| group.feeder == Feeder::Connected(wire)) {
             group.feeder = Feeder::Suspected(wire);
             group.gone_since_ns = Some(now_ns);
             self.suspected.insert(wire);
@@ -499,12 +524,14 @@ impl Backups {
         self.won.retain(|_, former| former.wire != wire);
         self.suspected.remove(&wire);
         let over = |feeder| match feeder {
-            Feeder::Connected(at) | Feeder::Suspected(at) | Feeder::Refused(at, _) => at == wire,
+            Feeder::Connected(at) | Feeder::Suspected(at) => at == wire,
             Feeder::Lost => false,
         };
         for group in self.by_name.values_mut().filter(|group| over(group.feeder)) {
-            group.feeder = Feeder::Lost;
+            // If it was refused, it has lived until now.
+            group.gone_since_ns.take_if(|_| matches!(group.feeder, Feeder::Connected(_)));
             group.gone_since_ns.get_or_insert(now_ns);
+            (group.feeder, group.told_refused) = (Feeder::Lost, None);
         }
     }
 
@@ -644,7 +671,9 @@ impl Backups {
             holds!("I51", !group.sessions.is_empty() || group.asked.is_some());
             holds!("I51", group.asked.is_none() || group.record.is_some());
             holds!("I51", group.former.is_subset(&group.sessions));
-            holds!("I51", group.gone_since_ns.is_some() != matches!(group.feeder, Feeder::Connected(_)));
+            let is_fed = matches!(group.feeder, Feeder::Connected(_)) && !group.is_refused;
+            holds!("I51", group.gone_since_ns.is_some() != is_fed);
+            holds!("I51", group.told_refused.is_none() || group.is_refused);
         }
         Ok(())
     }

@@ -19,10 +19,14 @@ fn moves(world: &mut World, [at, _, third]: [usize; 3]) {
     until_moved(world, third);
 }
 
+fn is_claimed_by(world: &World, edge: usize) -> bool {
+    world.store.groups.values().all(|claim| claim.primary == format!("e{edge}"))
+}
+
 fn until_moved(world: &mut World, third: usize) {
     for _ in 0..1_000 {
         world.steps(1);
-        if world.store.groups.values().all(|claim| claim.primary == format!("e{third}")) {
+        if is_claimed_by(world, third) {
             return;
         }
     }
@@ -235,9 +239,8 @@ fn an_edge_that_knows_no_such_hand_over_gets_cells_as_before() {
 
 /// Lets time pass until the store has a claim of this edge on the group.
 fn until_claimed_by(world: &mut World, edge: usize) {
-    let is_so = |world: &World| world.store.groups.values().all(|it| it.primary == format!("e{edge}"));
     for _ in 0..100_000 {
-        if is_so(world) {
+        if is_claimed_by(world, edge) {
             return;
         }
         world.steps(1);
@@ -367,6 +370,48 @@ fn copies_that_are_elsewhere_than_the_next_primary_are_dropped_when_that_has_ano
         assert_eq!(world.backup_at(third), Some(format!("e{at}")), "{form:?}: {:?}", world.notes);
         assert_eq!(world.copies_at(backup), 0, "{form:?}");
         all_hear(&world, &clients, &["after"], &format!("{form:?}"));
+    }
+}
+
+#[test]
+fn a_backup_that_refuses_to_go_on_claims_nothing_while_the_next_primary_lives() {
+    for dies in [false, true] {
+        let (mut world, edges, clients) = running(BackupForm::Log);
+        let [at, backup, third] = edges;
+        let copies = world.feeds.copies + KEYS.len();
+        world.moves(at, &format!("e{third}"));
+        while world.feeds.copies < copies {
+            world.steps(1);
+        }
+        world.dawdles(third);
+        say(&mut world, &clients, "before");
+        until_moved(&mut world, third);
+        world.runs(50);
+        // The backup leads it to the next primary, and refuses what that asks soon after.
+        let late = world.comes_for(backup, KEYS[0]);
+        world.runs(20);
+        (world.feeds.misplaces, world.store.away_from) = (true, Some(third));
+        world.hurries(third);
+        world.runs(LONG_MS);
+        let what = format!("dies: {dies}: {:?}", world.notes);
+        assert!(world.feeds.kept_on > 0 && is_claimed_by(&world, third), "{what}");
+        assert!(is_backed_at(&world, backup) && world.copies_at(backup) == KEYS.len(), "{what}");
+        if dies {
+            world.kills(third);
+        }
+        world.store.away_from = None;
+        say(&mut world, &clients, "after");
+        world.runs(2 * LONG_MS);
+        let goes_on = if dies { backup } else { third };
+        let what = format!("dies: {dies}: {:?}", world.notes);
+        assert_eq!((world.runs_at(), keys_at(&world, goes_on).len()), (vec![goes_on], KEYS.len()), "{what}");
+        all_hear(&world, &clients, &["before", "after"], &what);
+        say(&mut world, &clients, "later");
+        world.runs(100);
+        assert!(heard(&world, late, "later"), "{what}");
+        if !dies {
+            assert_eq!(world.copies_at(backup), 0, "{what}");
+        }
     }
 }
 

@@ -210,7 +210,41 @@ fn an_heir_that_is_refused_is_not_waited_for() {
     // It says so again behind the next session.
     backups.announced(GROUP, wire, claim);
     assert!(!backups.may_continue(GROUP, wire, SESSION) && !backups.may_confirm(GROUP, wire));
-    assert!(!asks_now(&mut backups, UNASKED_NS - 1) && asks_now(&mut backups, UNASKED_NS));
+    // It lives, and may have more than is here.
+    let primary = AskedFor::Primary { wire, now: true };
+    assert_eq!(backups.asked(0, SESSION), Some(primary));
+    assert!(!asks_now(&mut backups, 1) && !asks_now(&mut backups, 2 * UNASKED_NS));
+    backups.suspect(2 * UNASKED_NS, wire);
+    backups.heard(wire);
+    assert!(!backups.may_continue(GROUP, wire, SESSION) && !backups.may_confirm(GROUP, wire));
+    assert!(!asks_now(&mut backups, 4 * UNASKED_NS) && backups.invariants() == Ok(()));
+    backups.lost(4 * UNASKED_NS, wire);
+    assert!(!asks_now(&mut backups, 5 * UNASKED_NS - 1) && asks_now(&mut backups, 5 * UNASKED_NS));
+}
+
+#[test]
+fn the_store_is_asked_about_an_heir_that_is_refused() {
+    let (claim, wire) = heir();
+    let mut backups = told_by_store();
+    backups.announced(GROUP, wire, claim.clone());
+    assert_eq!(backups.unclaimed_slots(UNASKED_NS), []);
+    backups.not_continued(0, GROUP, wire);
+    assert_eq!(backups.due_ns(), Some(UNASKED_NS));
+    assert_eq!(backups.unclaimed_slots(UNASKED_NS - 1), []);
+    assert_eq!(backups.unclaimed_slots(UNASKED_NS), [SESSION]);
+    assert_eq!(backups.unclaimed_slots(UNASKED_NS), []);
+    assert_eq!(backups.due_ns(), Some(2 * UNASKED_NS));
+    // It may not have claimed the group again yet, or with the same backup before it knew.
+    for holder in [claim, claimed(6, "c", Some("b")), claimed(4, "a", Some("b"))] {
+        assert!(!backups.is_past(GROUP, &holder));
+    }
+    for holder in [claimed(6, "c", None), claimed(7, "c", Some("a"))] {
+        assert!(backups.is_past(GROUP, &holder));
+    }
+    backups.arrived(wire, 1);
+    assert!(backups.is_past(GROUP, &claimed(6, "c", None)));
+    backups.join(GROUP, (wire, "c"), SESSION);
+    assert!(!backups.is_past(GROUP, &claimed(6, "c", None)) && backups.invariants() == Ok(()));
 }
 
 #[test]
@@ -253,9 +287,9 @@ fn what_a_refused_heir_ends_is_not_confirmed_when_its_group_is_won() {
     let (claim, wire) = heir();
     for breaks in [false, true] {
         let mut backups = told_by_store();
+        assert!(asks_now(&mut backups, UNASKED_NS));
         backups.announced(GROUP, wire, claim.clone());
         backups.not_continued(0, GROUP, wire);
-        assert!(asks_now(&mut backups, UNASKED_NS));
         if breaks {
             backups.lost(UNASKED_NS, wire);
             assert!(!backups.is_refused(GROUP, wire));
