@@ -243,7 +243,6 @@ impl Backups {
     /// claimed the group since, or it is lost.
     pub(crate) fn not_continued(&mut self, now_ns: u64, name: GroupId, wire: ShardWireId) {
         if let Some(group) = self.by_name.get_mut(&name).filter(|group| group.is_fed_by(wire)) {
-            group.awaited.clear();
             (group.is_refused, group.told_refused) = (true, Some((wire, now_ns)));
             group.gone_since_ns = Some(now_ns);
         }

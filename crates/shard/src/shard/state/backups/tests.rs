@@ -223,6 +223,19 @@ fn an_heir_that_is_refused_is_not_waited_for() {
 }
 
 #[test]
+fn what_an_heir_that_is_refused_was_to_go_on_with_is_still_known() {
+    let (claim, wire) = heir();
+    let mut backups = told_by_store();
+    let new = SessionId([2; 16]);
+    backups.announced(GROUP, wire, claim);
+    backups.join(GROUP, (wire, "c"), new);
+    backups.not_continued(0, GROUP, wire);
+    // Whichever of both ends there, they are told apart.
+    assert!(backups.is_awaited(SESSION) && !backups.is_awaited(new));
+    assert!(!backups.may_continue(GROUP, wire, SESSION));
+}
+
+#[test]
 fn the_store_is_asked_about_an_heir_that_is_refused() {
     let (claim, wire) = heir();
     let mut backups = told_by_store();
