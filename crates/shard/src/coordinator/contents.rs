@@ -98,12 +98,26 @@ impl Claimed {
     /// on. The opener is a digest of this claim, so the primary that has written this one knows what it finds, and no other life of it does.
     #[must_use]
     pub fn resigned(&self) -> Self {
-        let mut hasher = blake3::Hasher::new_derive_key("marram 2026 resigned claim");
+        let generation = self.next_generation("marram 2026 resigned claim", "");
+        Self { generation, primary: self.primary.clone(), backup: None }
+    }
+
+    /// What an edge writes in its place to which its primary has handed the group over beside the backup. The opener is a digest of this claim
+    /// and of that edge's name, so the backup that knows this one knows what it finds.
+    #[must_use]
+    pub fn handed_to(&self, edge: &str) -> Self {
+        let generation = self.next_generation("marram 2026 handed claim", edge);
+        Self { generation, primary: edge.into(), backup: self.backup.clone() }
+    }
+
+    /// The generation that follows this one, with a digest of this claim.
+    fn next_generation(&self, context: &str, edge: &str) -> Generation {
+        let mut hasher = blake3::Hasher::new_derive_key(context);
         hasher.update(&encode(self));
+        hasher.update(edge.as_bytes());
         let mut opener = [0; 8];
         hasher.finalize_xof().fill(&mut opener);
-        let generation = Generation { count: self.generation.count + 1, opener: u64::from_le_bytes(opener) };
-        Self { generation, primary: self.primary.clone(), backup: None }
+        Generation { count: self.generation.count + 1, opener: u64::from_le_bytes(opener) }
     }
 }
 

@@ -194,8 +194,8 @@ impl Backups {
     /// now on, connected over this wire, or lost until it says so. Returns the sessions that the former one fed here. None if it is not so.
     ///
     /// Everything that has left is here **\[M\]**: the former primary has released nothing since it has handed the group over, and the next one
-    /// releases only what this edge confirms. It announces this claim when it is written. Other claims are announced before, but they follow
-    /// the record of the edge that announces them, and no two records of a group have the same count.
+    /// releases only what this edge confirms. It announces this claim when it is written. The claim itself says that it follows the record that
+    /// this edge knows: what it knows may have been announced and never written, and then another claim of the same count may have been.
     pub(crate) fn has_heir(
         &mut self,
         now_ns: u64,
@@ -204,9 +204,8 @@ impl Backups {
     ) -> Option<Vec<SessionId>> {
         let group = self.by_name.get_mut(&name)?;
         let record = group.record.as_ref().filter(|_| !group.is_heir)?;
-        let follows = claim.generation.count == record.generation.count + 1;
-        // Any other claim was written while this edge was not the backup.
-        if !follows || claim.primary == group.primary || claim.backup != record.backup {
+        // Any other claim was written while this edge was not the backup, or without the word of its primary.
+        if claim.primary == group.primary || *claim != record.handed_to(&claim.primary) {
             return None;
         }
         if group.sessions.is_empty() {
@@ -576,10 +575,9 @@ impl Backups {
                 }
                 asked @ None if must_claim => {
                     let (tag, opener) = tag();
-                    let count = from.generation.count + 1;
-                    let generation = Generation { count, opener };
-                    let backup = from.backup.clone().filter(|_| group.is_heir);
-                    let to = Claimed { generation, primary: edge.into(), backup };
+                    let generation = Generation { count: from.generation.count + 1, opener };
+                    let alone = Claimed { generation, primary: edge.into(), backup: None };
+                    let to = if group.is_heir { from.handed_to(edge) } else { alone };
                     (asked.insert(AskedClaim::new(tag, to)), tag)
                 }
                 _ => continue,

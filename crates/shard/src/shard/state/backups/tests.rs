@@ -156,7 +156,7 @@ fn a_claim_that_is_found_is_for_what_was_fed_since_the_primary_was_back() {
 
 /// Another edge's claim, which follows that of the primary and names the same backup, and the wire to that edge.
 fn heir() -> (Claimed, ShardWireId) {
-    (claimed(5, "c", Some("b")), ShardWireId(3))
+    (claimed(4, "a", Some("b")).handed_to("c"), ShardWireId(3))
 }
 
 /// The backup `b` of a group whose primary `a` is lost, and which the store has said is `c`'s.
@@ -166,6 +166,28 @@ fn told_by_store() -> Backups {
     assert_eq!(backups.has_heir(0, GROUP, (&heir().0, None)), Some([SESSION].into()));
     backups.is_slot(GROUP);
     backups
+}
+
+#[test]
+fn a_claim_that_names_this_backup_without_the_word_of_its_primary_is_no_heirs() {
+    // What is known here may never have been written, and the other edge may have run alone since.
+    let known = claimed(4, "a", Some("b"));
+    let others = [claimed(5, "c", Some("b")), claimed(3, "a", Some("b")).handed_to("c"), {
+        Claimed { primary: "c".into(), ..known.handed_to("d") }
+    }];
+    for other in others {
+        let mut backups = asked();
+        claims(&mut backups, 0);
+        assert_eq!(backups.has_heir(0, GROUP, (&other, None)), None);
+        assert_eq!(backups.has_heir(0, GROUP, (&other, Some(ShardWireId(3)))), None);
+    }
+    // An edge that is told to go on claims just what the backup expects.
+    let mut backups = Backups::default();
+    backups.join(GROUP, (WIRE, "a"), SESSION);
+    backups.handed(GROUP, WIRE, known.clone());
+    let claims = backups.claims(0, "c", || (9, 9));
+    assert_eq!(claims, [(GROUP, 9, Some(known.clone()), known.handed_to("c"))]);
+    assert_eq!(heir().0.generation.count, 5);
 }
 
 fn asks_now(backups: &mut Backups, now_ns: u64) -> bool {
