@@ -26,12 +26,14 @@ use marram_session::{
     trace,
 };
 use marram_wire::{
-    frame::{AskHandOver, Backup, Code, Confirmed, Epoch, Frame, GroupId, Reject},
+    frame::{AskHandOver, Backup, Code, Confirmed, Epoch, Frame, Goodbye, GroupId, HandGroup, Reject},
     id::SessionId,
 };
 
 /// A backup may take so many heartbeat timeouts to confirm an epoch. Then it counts as lost.
 const CONFIRM_TIMEOUTS: u64 = 2;
+/// The highest count of a claim that is believed: more follow than any group will have.
+const CLAIMS_MAX: u64 = u64::MAX / 2;
 
 impl Shard {
     /// The backup of a session's group, if the group's claim names it, for inspection.
@@ -519,6 +521,15 @@ impl Shard {
         frame: &Frame,
         out: &mut Vec<ShardOutput>,
     ) {
+        if let Frame::Backup(Backup { generation, .. }) | Frame::HandGroup(HandGroup { generation, .. }) =
+            frame
+            && generation.count > CLAIMS_MAX
+        {
+            let reason = "a group was not claimed so often".to_string();
+            out.push(ShardOutput::Send { wire, frame: Goodbye { reason }.into() });
+            out.push(ShardOutput::CloseWire { wire });
+            return self.peer_down(now, wire, out);
+        }
         match *frame {
             Frame::Epoch(Epoch { group, number }) => {
                 // Once the group is known to be the other edge's, what it has ended meanwhile is confirmed.

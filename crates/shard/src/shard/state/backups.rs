@@ -180,7 +180,7 @@ impl Backups {
     /// The primary of a group, which has this claim, hands it over to this edge beside its backup: it is claimed, and that one stays its backup.
     pub(crate) fn handed(&mut self, name: GroupId, wire: ShardWireId, record: Claimed) {
         let group = self.by_name.get_mut(&name).filter(|group| group.is_fed_by(wire));
-        if let Some(group) = group.filter(|group| group.record.is_none()) {
+        if let Some(group) = group.filter(|group| group.is_slot && group.record.is_none()) {
             (group.record, group.handed_over, group.is_heir) = (Some(record), true, true);
         }
     }

@@ -10,7 +10,10 @@ use super::{
 };
 use bytes::Bytes;
 use marram_session::owner::BackupForm;
-use marram_wire::frame::{Code, Ended, Fed};
+use marram_wire::{
+    frame::{Backup, Code, Ended, Fed, HandGroup},
+    id::Generation,
+};
 use std::collections::BTreeSet;
 
 /// Moves the cells to the third edge, until the claim of that is decided. No handler of them runs before that.
@@ -488,6 +491,33 @@ fn an_edge_that_has_lost_cells_when_it_has_claimed_them_leaves_them_to_their_bac
         world.runs(LONG_MS);
         assert_eq!(world.runs_at(), [backup], "{form:?}: {:?}", world.notes);
         all_hear(&world, &clients, &["before", "after"], &format!("{form:?}"));
+    }
+}
+
+#[test]
+fn a_wire_on_which_a_claim_is_announced_that_none_can_follow_is_closed() {
+    for is_handed in [false, true] {
+        for count in [u64::MAX, u64::MAX / 2 + 1] {
+            let (mut world, [at, backup, _], clients) = running(BackupForm::Log);
+            let group = *world.store.groups.keys().next().expect("there is one");
+            let record = world.store.groups.clone();
+            for _ in 0..2 {
+                world.hears_primary(backup, |_| {
+                    let generation = Generation { count, opener: 1 };
+                    match is_handed {
+                        true => HandGroup { group, generation, backup: "e2".into() }.into(),
+                        false => Backup { group, generation }.into(),
+                    }
+                });
+            }
+            let what = format!("{is_handed}, {count}: {:?}", world.notes);
+            assert!(world.notes.iter().any(|note| note.contains("the connection broke")), "{what}");
+            assert_eq!(world.store.groups.len(), record.len(), "{what}");
+            say(&mut world, &clients, "after");
+            world.runs(LONG_MS);
+            assert_eq!(world.runs_at(), [at], "{what}: {:?}", world.notes);
+            all_hear(&world, &clients, &["after"], &what);
+        }
     }
 }
 

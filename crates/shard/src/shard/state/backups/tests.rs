@@ -185,6 +185,9 @@ fn a_claim_that_names_this_backup_without_the_word_of_its_primary_is_no_heirs() 
     let mut backups = Backups::default();
     backups.join(GROUP, (WIRE, "a"), SESSION);
     backups.handed(GROUP, WIRE, known.clone());
+    assert_eq!(backups.claims(0, "c", || (9, 9)), [], "only slots are handed over so");
+    backups.is_slot(GROUP);
+    backups.handed(GROUP, WIRE, known.clone());
     let claims = backups.claims(0, "c", || (9, 9));
     assert_eq!(claims, [(GROUP, 9, Some(known.clone()), known.handed_to("c"))]);
     assert_eq!(heir().0.generation.count, 5);
