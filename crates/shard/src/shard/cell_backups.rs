@@ -276,7 +276,9 @@ impl Shard {
         else {
             return;
         };
-        out.push(ShardOutput::Send { wire, frame: HandGroup { group: name, generation, backup }.into() });
+        let cells = u32::try_from(group.member_count()).unwrap_or(u32::MAX);
+        let hand = HandGroup { group: name, generation, backup, cells };
+        out.push(ShardOutput::Send { wire, frame: hand.into() });
         if let Some(moving) = self.sessions.get_mut(leader).and_then(|session| session.moving.as_deref_mut())
         {
             moving.hand_over(now.mono_ns, within_ns);

@@ -81,7 +81,8 @@ impl Shard {
     }
 
     /// The primary of a slot's group hands it over to this edge, which is to claim it beside its backup. All cells that the primary has are
-    /// fed here. This edge may have been the backup before, and have copies of others from then.
+    /// fed here. This edge may have been the backup before, and have copies of others from then. If it has lost one of them, it does not claim:
+    /// its primary and the backup have all.
     pub(super) fn group_handed(
         &mut self,
         now: Now,
@@ -89,11 +90,19 @@ impl Shard {
         hand: &HandGroup,
         out: &mut Vec<ShardOutput>,
     ) {
-        let HandGroup { group, generation, backup } = hand;
+        let HandGroup { group, generation, backup, cells } = hand;
         let Some(primary) = self.peer_name(wire) else { return };
-        let record = Claimed { generation: *generation, primary, backup: Some(backup.clone()) };
-        self.backups.handed(*group, wire, record);
         self.drop_former_cells(now, (*group, wire), out);
+        let fed =
+            self.backups.get(*group).filter(|group| group.is_fed_by(wire)).map(|group| group.sessions());
+        let fed = fed.unwrap_or_default();
+        if fed.len() as u64 == u64::from(*cells) {
+            let record = Claimed { generation: *generation, primary, backup: Some(backup.clone()) };
+            return self.backups.handed(*group, wire, record);
+        }
+        for id in fed {
+            self.refuse_standby(now, id, "this edge has lost another cell of the slot", out);
+        }
     }
 
     /// This edge has claimed a slot's group beside its backup, which has the same copies as this edge: it is told that it is this edge's backup,

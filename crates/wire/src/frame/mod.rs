@@ -578,6 +578,8 @@ frames! {
         generation: Generation,
         /// The edge that it names.
         backup: String,
+        /// How many cells the sender has in the group. Unless the receiver has as many, it does not claim it.
+        cells: u32,
     }
     /// Owner to the backup that its claim names: go on with the copy that it has, which is at this position. Opens the channel.
     95 KeepOn {

@@ -374,6 +374,10 @@ impl Backups {
             group.sessions.remove(&session);
             group.former.remove(&session);
             group.awaited.remove(&session);
+            if group.is_heir && group.asked.is_none() {
+                // It is to go on with all or none: its primary is told that one is lost, and has all.
+                (group.record, group.handed_over, group.is_heir) = (None, false, false);
+            }
             if group.sessions.is_empty() && group.asked.is_none() {
                 self.by_name.remove(&name);
             }

@@ -203,7 +203,8 @@ fn of_standbys(channel: Channel, session: SessionId, n: u64) -> Vec<Frame> {
         Recall { channel, session }.into(),
         AskMove { keep: keep(channel, session, n) }.into(),
         KeepOn { keep: keep(channel, session, n) }.into(),
-        HandGroup { group: [n as u8; 16], generation: generation(n), backup: APP.into() }.into(),
+        HandGroup { group: [n as u8; 16], generation: generation(n), backup: APP.into(), cells: n as u32 }
+            .into(),
         CanMove { channel }.into(),
         Recalled {
             channel,

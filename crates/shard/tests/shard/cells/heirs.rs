@@ -505,7 +505,7 @@ fn a_wire_on_which_a_claim_is_announced_that_none_can_follow_is_closed() {
                 world.hears_primary(backup, |_| {
                     let generation = Generation { count, opener: 1 };
                     match is_handed {
-                        true => HandGroup { group, generation, backup: "e2".into() }.into(),
+                        true => HandGroup { group, generation, backup: "e2".into(), cells: 2 }.into(),
                         false => Backup { group, generation }.into(),
                     }
                 });
@@ -622,6 +622,34 @@ fn a_copy_of_a_cell_that_was_lost_where_it_moved_to_is_dropped() {
         world.kills(third);
         world.runs(LONG_MS);
         assert_eq!(keys_at(&world, backup), keys, "{form:?}: {:?}", world.notes);
+    }
+}
+
+#[test]
+fn cells_stay_if_the_edge_to_which_they_move_has_lost_one_when_it_is_told_to_claim_them() {
+    for form in FORMS {
+        for steps in 0..80 {
+            let (mut world, edges, clients) = running(form);
+            let [at, backup, third] = edges;
+            let fed = (world.feeds.feeds, world.feeds.handed);
+            world.moves(at, &format!("e{third}"));
+            while world.feeds.feeds < fed.0 + KEYS.len() {
+                world.steps(1);
+            }
+            world.steps(steps);
+            let was_handed = world.feeds.handed > fed.1;
+            if was_handed {
+                break;
+            }
+            // Its word is on its way when it is told to claim them.
+            loses_one(&mut world, third);
+            say(&mut world, &clients, "after");
+            world.runs(2 * LONG_MS);
+            let what = format!("{form:?}, {steps} steps behind the feeds: {:?}", world.notes);
+            assert_eq!((world.runs_at(), keys_at(&world, at).len()), (vec![at], KEYS.len()), "{what}");
+            assert!(world.backup_at(at).is_some() && world.copies_at(backup) <= KEYS.len(), "{what}");
+            all_hear(&world, &clients, &["after"], &what);
+        }
     }
 }
 

@@ -193,6 +193,20 @@ fn a_claim_that_names_this_backup_without_the_word_of_its_primary_is_no_heirs() 
     assert_eq!(heir().0.generation.count, 5);
 }
 
+#[test]
+fn cells_that_are_handed_over_are_claimed_together_or_not_at_all() {
+    for is_asked in [false, true] {
+        let (mut backups, other) = (Backups::default(), SessionId([2; 16]));
+        [SESSION, other].into_iter().for_each(|cell| backups.join(GROUP, (WIRE, "a"), cell));
+        backups.is_slot(GROUP);
+        backups.handed(GROUP, WIRE, claimed(4, "a", Some("b")));
+        assert!(!is_asked || asks_now(&mut backups, 0));
+        backups.leave(other);
+        assert_eq!((asks_now(&mut backups, 0), backups.is_heir(GROUP)), (false, is_asked));
+        assert_eq!((backups.is_claiming(SESSION), backups.invariants()), (is_asked, Ok(())));
+    }
+}
+
 fn asks_now(backups: &mut Backups, now_ns: u64) -> bool {
     !backups.claims(now_ns, "b", || (9, 9)).is_empty()
 }

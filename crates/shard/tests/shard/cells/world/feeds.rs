@@ -11,6 +11,8 @@ use std::collections::BTreeSet;
 pub(crate) struct FeedsSeen {
     /// The wire and the channel of the last feed that has begun.
     last: Option<(u64, Channel)>,
+    /// How often a feed has begun.
+    pub(crate) feeds: usize,
     /// How many checkpoints were announced to edges that keep sessions.
     pub(crate) copies: usize,
     /// How often a backup was told to go on with the copy that it has.
@@ -31,7 +33,10 @@ impl FeedsSeen {
             Frame::Greet(greet) if matches!(from, Party::Edge(edge) if self.old.contains(&edge)) => {
                 greet.version_newest = 1;
             }
-            Frame::Keep(keep) => self.last = Some((wire, keep.channel)),
+            Frame::Keep(keep) => {
+                self.last = Some((wire, keep.channel));
+                self.feeds += 1;
+            }
             Frame::Base(_) => self.copies += 1,
             Frame::KeepOn(it) => {
                 self.kept_on += 1;
