@@ -24,8 +24,18 @@ pub(crate) struct NextBackup {
     has_verified: bool,
     /// Since when the cells stand still, to be handed over as soon as all do.
     still_since_ns: Option<u64>,
-    /// Where the log of each ended when all stood still, and the epoch that ended then.
-    stood: Option<(BTreeMap<SessionId, u64>, u64)>,
+    stood: Option<StoodStill>,
+}
+
+/// Where all cells stood still.
+#[derive(Debug)]
+struct StoodStill {
+    /// Where the log of each ended.
+    at: BTreeMap<SessionId, u64>,
+    /// The epoch that ended then.
+    number: u64,
+    /// The claim of which the backup knows once it has confirmed that epoch.
+    claim: Option<Generation>,
 }
 
 /// The backup that the record names, while the members wait for the next one.
@@ -154,15 +164,20 @@ impl Group {
 
     /// An epoch has ended behind all that they had done when they stood still here.
     pub(crate) fn stands_at(&mut self, at: BTreeMap<SessionId, u64>) {
+        let (number, claim) = (self.number, self.generation());
         if let Some(next) = &mut self.next {
-            next.stood = Some((at, self.number));
+            next.stood = Some(StoodStill { at, number, claim });
         }
     }
 
-    /// That epoch, if they stand there.
+    /// That epoch, if they stand there, and the record is the same: a later claim was announced behind that epoch, perhaps.
     pub(crate) fn stood_still(&self, at: &BTreeMap<SessionId, u64>) -> Option<u64> {
-        let stood = self.next.as_ref()?.stood.as_ref().filter(|(place, _)| place == at);
-        stood.map(|(_, number)| *number)
+        let stood = self.next.as_ref()?.stood.as_ref()?;
+        (stood.at == *at && stood.claim == self.generation()).then_some(stood.number)
+    }
+
+    fn generation(&self) -> Option<Generation> {
+        self.record.as_ref().map(|record| record.generation)
     }
 
     /// They do not go over now. True if they stood still.

@@ -33,6 +33,26 @@ fn a_session_that_begins_waits_for_the_confirmations_of_its_target() {
 }
 
 #[test]
+fn cells_that_stand_still_wait_for_another_epoch_when_their_group_was_claimed_meanwhile() {
+    let (mut groups, _) = begun(false);
+    let (name, at) = ([7; 16], BTreeMap::from([(SessionId([1; 16]), 9)]));
+    let group = groups.get_mut(name).expect("it has begun");
+    group.begin_next(Target { wire: ShardWireId(2), edge: "c".into() }, SessionId([1; 16]));
+    let (number, _) = group.end_epoch(MS);
+    group.stands_at(at.clone());
+    assert_eq!(group.stood_still(&at), Some(number));
+    // That is announced behind the epoch.
+    group.renew();
+    let claim = groups.next_claim(MS, name, "a", || 2).expect("it is claimed again");
+    let group = groups.get_mut(name).expect("it has begun");
+    group.won(claim.tag, None);
+    assert_eq!(group.stood_still(&at), None);
+    group.end_epoch(2 * MS);
+    group.stands_at(at.clone());
+    assert_eq!(group.stood_still(&at), Some(number + 1));
+}
+
+#[test]
 fn a_session_that_was_handed_over_waits_for_a_copy_no_longer_than_for_any_backup() {
     let (mut groups, first) = begun(true);
     assert_eq!(first.and_then(|claim| claim.backup), None, "the target has nothing yet");
