@@ -34,7 +34,12 @@ use marram_shard::{
     control::{self, Control, ControlAnswer, ControlRequest},
     shard::Shard,
 };
-use marram_wire::{frame::Frame, id::Port, limits::LOG_SIZE_MAX, seal::DomainSecret};
+use marram_wire::{
+    frame::{CheckpointMeta, Frame},
+    id::Port,
+    limits::LOG_SIZE_MAX,
+    seal::DomainSecret,
+};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Messages between the processes of one edge take this long.
@@ -559,11 +564,7 @@ impl World {
             ShardOutput::Restore { cell, session, image, keys, checkpoints, .. } => {
                 cells.expect(cell, Restoring::new(session, image, keys, checkpoints));
             }
-            ShardOutput::Advance { cell, meta } => {
-                if !cells.expect_more(cell, meta) {
-                    self.violations.push(format!("{position} advances a cell that was not restored"));
-                }
-            }
+            ShardOutput::Advance { cell, meta } => self.advance(position, cell, meta),
             ShardOutput::Part { cell, bytes } => {
                 if let Some(restoring) = cells.gather(cell, &bytes) {
                     let (session, count) = (restoring.session, restoring.count());
@@ -619,6 +620,13 @@ impl World {
             }
             // Not for the executor.
             _ => {}
+        }
+    }
+
+    /// More of a cell that was restored arrives.
+    fn advance(&mut self, position: ShardPosition, cell: CellId, meta: CheckpointMeta) {
+        if !self.shard_mut(position).cells.expect_more(cell, meta) {
+            self.violations.push(format!("{position} advances a cell that was not restored"));
         }
     }
 
