@@ -166,7 +166,7 @@ fn move_its_backup(plan: &mut Plan) {
             plan.first.kind = kind(random);
         }
     }
-    for _ in 0..random.between(2, 6) {
+    for _ in 0..random.between(4, 8) {
         let delay_ns = random.magnitude(100 * US, 2 * S);
         let when = On { moment: Moment::Message, skip: random.below(40), delay_ns };
         plan.moves.push(Fault { when, kind: kind(random) });
