@@ -4,6 +4,7 @@ mod ahead;
 mod backups;
 mod changes;
 mod connections;
+mod handed;
 mod heirs;
 mod key_moves;
 mod keys;

@@ -1,0 +1,233 @@
+//! Cells that are handed over past their backup, of which one fails or ends before it is decided which edge goes on with them.
+
+use super::{
+    FORMS,
+    backups::{KEYS, all_hear, running, say},
+    heirs::{is_backed_at, keys_at, until_moved},
+    key_moves::with_cells,
+    moves::SOON_MS,
+    world::{LONG_MS, World},
+};
+use bytes::Bytes;
+use marram_session::owner::BackupForm;
+use marram_wire::{
+    frame::{Backup, Fed, HandGroup},
+    id::Generation,
+};
+
+#[test]
+fn an_edge_that_has_lost_cells_when_it_has_claimed_them_leaves_them_to_their_backup() {
+    for form in FORMS {
+        let (mut world, edges, clients) = with_cells(form, &KEYS[..1]);
+        let [_, backup, third] = edges;
+        say(&mut world, &clients, "before");
+        world.moves(edges[0], &format!("e{third}"));
+        for _ in 0..1_000 {
+            if world.feeds.handed > 0 {
+                break;
+            }
+            world.steps(1);
+        }
+        world.freezes(backup);
+        // That comes behind its claim, and before the answer.
+        world.hears_primary(third, |channel| {
+            let entry = Bytes::from_static(b"no entry");
+            Fed { channel, entry, tag: [0; 8], from: 2, close: false, payload: Bytes::new() }.into()
+        });
+        world.runs(LONG_MS);
+        let places = (world.runs_at(), is_backed_at(&world, backup));
+        assert_eq!(places, (vec![], true), "{form:?}: {:?}", world.notes);
+        world.thaws(backup);
+        say(&mut world, &clients, "after");
+        world.runs(LONG_MS);
+        assert_eq!(world.runs_at(), [backup], "{form:?}: {:?}", world.notes);
+        all_hear(&world, &clients, &["before", "after"], &format!("{form:?}"));
+    }
+}
+
+#[test]
+fn a_wire_on_which_a_claim_is_announced_that_none_can_follow_is_closed() {
+    for is_handed in [false, true] {
+        for count in [u64::MAX, u64::MAX / 2 + 1] {
+            let (mut world, [at, backup, _], clients) = running(BackupForm::Log);
+            let group = *world.store.groups.keys().next().expect("there is one");
+            let record = world.store.groups.clone();
+            for _ in 0..2 {
+                world.hears_primary(backup, |_| {
+                    let generation = Generation { count, opener: 1 };
+                    match is_handed {
+                        true => HandGroup { group, generation, backup: "e2".into(), cells: 2 }.into(),
+                        false => Backup { group, generation }.into(),
+                    }
+                });
+            }
+            let what = format!("{is_handed}, {count}: {:?}", world.notes);
+            assert!(world.notes.iter().any(|note| note.contains("the connection broke")), "{what}");
+            assert_eq!(world.store.groups.len(), record.len(), "{what}");
+            say(&mut world, &clients, "after");
+            world.runs(LONG_MS);
+            assert_eq!(world.runs_at(), [at], "{what}: {:?}", world.notes);
+            all_hear(&world, &clients, &["after"], &what);
+        }
+    }
+}
+
+/// Lets events be handled until an edge was told to go on with cells beside their backup.
+fn until_handed(world: &mut World) {
+    for _ in 0..10_000 {
+        if world.feeds.handed > 0 {
+            return;
+        }
+        world.steps(1);
+    }
+    panic!("the cells are not handed over: {:?}", world.notes);
+}
+
+#[test]
+fn cells_that_move_to_a_former_backup_do_not_bring_back_what_has_ended_since() {
+    for form in FORMS {
+        let (mut world, edges, clients) = running(form);
+        let [at, former, third] = edges;
+        // It asks for their group, and gets no answer before they move there.
+        world.store.away_from = Some(former);
+        world.parts([at, former]);
+        world.runs(LONG_MS);
+        assert_eq!(world.backup_at(at), Some(format!("e{third}")), "{form:?}: {:?}", world.notes);
+        world.kills_cell(at);
+        world.feeds.apart = None;
+        world.runs(LONG_MS);
+        let cells = world.cells_at(at);
+        assert_eq!((cells.len(), world.copies_at(former)), (1, KEYS.len()), "{form:?}: {:?}", world.notes);
+        world.moves(at, &format!("e{former}"));
+        until_handed(&mut world);
+        world.store.away_from = None;
+        world.runs(100);
+        let what = format!("{form:?}: {:?}", world.notes);
+        assert_eq!((world.runs_at(), world.cells_at(former)), (vec![former], cells), "{what}");
+        assert_eq!((world.feeds.kept_on, is_backed_at(&world, third)), (1, true), "{what}");
+        let of_key = |of_key: &&Vec<usize>| world.ended(of_key[0]).is_none();
+        let others: Vec<Vec<usize>> = clients.iter().filter(of_key).cloned().collect();
+        say(&mut world, &others, "later");
+        world.runs(SOON_MS);
+        all_hear(&world, &others, &["later"], &format!("{form:?}"));
+    }
+}
+
+#[test]
+fn cells_go_on_if_the_one_with_which_they_move_ends_before_they_are_claimed() {
+    for form in FORMS {
+        let (mut world, edges, clients) = running(form);
+        let [at, backup, third] = edges;
+        world.moves(at, &format!("e{third}"));
+        until_handed(&mut world);
+        let confirmed = world.confirmed.len();
+        while world.confirmed.len() == confirmed {
+            world.steps(1);
+        }
+        // It has confirmed all, and does not claim.
+        world.freezes(third);
+        world.kills_cell(at);
+        world.runs(100);
+        assert_eq!(world.cells_at(at).len(), KEYS.len() - 1, "{form:?}: {:?}", world.notes);
+        let of_key = |of_key: &&Vec<usize>| world.ended(of_key[0]).is_none();
+        let others: Vec<Vec<usize>> = clients.iter().filter(of_key).cloned().collect();
+        say(&mut world, &others, "after");
+        world.runs(LONG_MS);
+        let what = format!("{form:?}: {:?}", world.notes);
+        assert_eq!((world.runs_at(), world.backup_at(at)), (vec![at], Some(format!("e{backup}"))), "{what}");
+        all_hear(&world, &others, &["after"], &what);
+        world.thaws(third);
+        say(&mut world, &others, "later");
+        world.runs(LONG_MS);
+        assert_eq!(world.runs_at(), [at], "{form:?}: {:?}", world.notes);
+        all_hear(&world, &others, &["later"], &format!("{form:?}"));
+    }
+}
+
+/// A copy of the third edge, which was told to go on with the cells, fails: the last one that it was fed.
+fn loses_one(world: &mut World, third: usize) {
+    // That comes behind its claim, and before the answer.
+    world.hears_primary(third, |channel| {
+        let entry = Bytes::from_static(b"no entry");
+        Fed { channel, entry, tag: [0; 8], from: 2, close: false, payload: Bytes::new() }.into()
+    });
+}
+
+#[test]
+fn a_copy_of_a_cell_that_was_lost_where_it_moved_to_is_dropped() {
+    for form in FORMS {
+        let (mut world, edges, _) = running(form);
+        let [at, backup, third] = edges;
+        world.moves(at, &format!("e{third}"));
+        until_handed(&mut world);
+        loses_one(&mut world, third);
+        world.runs(100);
+        let keys = keys_at(&world, third);
+        let what = format!("{form:?}: {:?}", world.notes);
+        assert_eq!((keys.len(), world.feeds.kept_on, is_backed_at(&world, backup)), (1, 1, true), "{what}");
+        assert_eq!(world.copies_at(backup), 1, "{what}");
+        world.kills(third);
+        world.runs(LONG_MS);
+        assert_eq!(keys_at(&world, backup), keys, "{form:?}: {:?}", world.notes);
+    }
+}
+
+#[test]
+fn cells_stay_if_the_edge_to_which_they_move_has_lost_one_when_it_is_told_to_claim_them() {
+    for form in FORMS {
+        for steps in 0..80 {
+            let (mut world, edges, clients) = running(form);
+            let [at, backup, third] = edges;
+            let fed = (world.feeds.feeds, world.feeds.handed);
+            world.moves(at, &format!("e{third}"));
+            while world.feeds.feeds < fed.0 + KEYS.len() {
+                world.steps(1);
+            }
+            world.steps(steps);
+            let was_handed = world.feeds.handed > fed.1;
+            if was_handed {
+                break;
+            }
+            // Its word is on its way when it is told to claim them.
+            loses_one(&mut world, third);
+            say(&mut world, &clients, "after");
+            world.runs(2 * LONG_MS);
+            let what = format!("{form:?}, {steps} steps behind the feeds: {:?}", world.notes);
+            assert_eq!((world.runs_at(), keys_at(&world, at).len()), (vec![at], KEYS.len()), "{what}");
+            assert!(world.backup_at(at).is_some() && world.copies_at(backup) <= KEYS.len(), "{what}");
+            all_hear(&world, &clients, &["after"], &what);
+        }
+    }
+}
+
+#[test]
+fn a_cell_that_began_and_ended_where_one_of_its_key_was_lost_takes_that_ones_copy_with_it() {
+    let (mut world, edges, clients) = running(BackupForm::Log);
+    let [at, backup, third] = edges;
+    let copies = world.feeds.copies + KEYS.len();
+    world.moves(at, &format!("e{third}"));
+    while world.feeds.copies < copies {
+        world.steps(1);
+    }
+    // The cells that move have something to replay, which does not end.
+    world.dawdles(third);
+    say(&mut world, &clients, "before");
+    until_handed(&mut world);
+    world.spares_new(third);
+    loses_one(&mut world, third);
+    world.runs(100);
+    let here: Vec<String> =
+        world.shard(third).owners().filter_map(|it| it.key().map(ToString::to_string)).collect();
+    let lost = KEYS.into_iter().find(|key| !here.contains(&(*key).to_string())).expect("one is lost");
+    world.comes_for(third, lost);
+    world.runs(100);
+    assert_eq!(
+        (keys_at(&world, third), world.copies_at(backup)),
+        (vec![lost.to_string()], 3),
+        "{:?}",
+        world.notes
+    );
+    world.kills_running(third);
+    world.runs(50);
+    assert_eq!((world.feeds.kept_on, world.copies_at(backup)), (0, 1), "{:?}", world.notes);
+}
