@@ -44,7 +44,8 @@ record! {
         runs_ahead: bool,
         /// Over how many groups sessions with the same backup are spread; 0 counts as 1.
         groups: u32,
-        /// How many sessions of a shard move in a second, at most, to an edge that joins and at which they belong; 0 if they stay.
+        /// How many sessions, and slots of shared cells, of a shard move in a second, at most, to an edge that joins and at which they belong; 0 if
+        /// they stay.
         rebalance: u32,
     }
 }

@@ -11,13 +11,24 @@ use alloc::{
     string::{String, ToString},
 };
 use marram_session::{holds, invariant::BrokenInvariant};
-use marram_wire::id::SessionId;
+use marram_wire::{frame::GroupId, id::SessionId};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// A session that cannot move is tried so often in one pass.
 pub const TRIES_MAX: u8 = 9;
 /// The wait behind the first try that failed; it doubles with each.
 const AGAIN_NS: u64 = SECOND_NS / 10;
+/// The move of a slot that began and failed counts for so many tries: its cells may have stood still meanwhile, or have lost their backup.
+const TRIES_OF_SLOT: u8 = 3;
+
+/// What moves at once.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum PassItem {
+    /// A session with a cell of its own.
+    Session(SessionId),
+    /// All shared cells of the slot that has this group. One of them has the move.
+    Slot(GroupId),
+}
 
 /// An edge that is connected, or was a moment ago.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +40,7 @@ struct Seen {
     joins: bool,
 }
 
-/// What came of the sessions of a pass.
+/// What came of the sessions of a pass. A slot counts as one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct PassTally {
     /// Those that belonged at the edge when it began.
@@ -42,15 +53,15 @@ pub(crate) struct PassTally {
     pub(crate) left: u64,
 }
 
-/// The sessions that move onto one edge.
+/// The sessions and slots that move onto one edge.
 #[derive(Debug)]
 struct Pass {
     edge: String,
     begun_ns: u64,
     /// When each is tried, and how often it was.
-    waiting: BTreeSet<(u64, SessionId, u8)>,
-    /// Those that are being moved, and how often each was tried before.
-    moving: BTreeMap<SessionId, u8>,
+    waiting: BTreeSet<(u64, PassItem, u8)>,
+    /// Those that are being moved, by the session that has the move, and how often each was tried before.
+    moving: BTreeMap<SessionId, (PassItem, u8)>,
     /// When the limit allows the next one.
     next_ns: u64,
     tally: PassTally,
@@ -117,17 +128,16 @@ impl Rebalance {
         settled.next().filter(|_| self.pass.is_none()).map(|(name, _)| name.as_str())
     }
 
-    /// A pass begins with the sessions that belong at this edge. The edge has joined: whatever comes of the pass, only its loss begins
-    /// another one.
-    pub(crate) fn begin_pass(&mut self, now_ns: u64, edge: &str, sessions: BTreeSet<SessionId>) {
+    /// A pass begins with what belongs at this edge. The edge has joined: whatever comes of the pass, only its loss begins another one.
+    pub(crate) fn begin_pass(&mut self, now_ns: u64, edge: &str, belong: BTreeSet<PassItem>) {
         if let Some(seen) = self.edges.get_mut(edge) {
             seen.joins = false;
         }
-        if sessions.is_empty() {
+        if belong.is_empty() {
             return;
         }
-        let tally = PassTally { planned: sessions.len() as u64, ..PassTally::default() };
-        let waiting = sessions.into_iter().map(|session| (now_ns, session, 0)).collect();
+        let tally = PassTally { planned: belong.len() as u64, ..PassTally::default() };
+        let waiting = belong.into_iter().map(|item| (now_ns, item, 0)).collect();
         self.pass = Some(Pass {
             edge: edge.to_string(),
             begun_ns: now_ns,
@@ -155,30 +165,30 @@ impl Rebalance {
         self.pass.as_ref().map(|pass| (pass.begun_ns, pass.moving.keys().copied()))
     }
 
-    /// The session that is tried next, if it is time. It must be `began`, `failed` or `skipped` then.
-    pub(crate) fn next(&self, now_ns: u64) -> Option<SessionId> {
+    /// What is tried next, if it is time. It must be `began`, `failed` or `skipped` then.
+    pub(crate) fn next(&self, now_ns: u64) -> Option<PassItem> {
         let pass = self.pass.as_ref()?;
-        let (at_ns, session, _) = pass.waiting.first()?;
-        ((*at_ns).max(pass.next_ns) <= now_ns).then_some(*session)
+        let (at_ns, item, _) = pass.waiting.first()?;
+        ((*at_ns).max(pass.next_ns) <= now_ns).then_some(*item)
     }
 
-    /// The session that was next moves. Its policy allows so many in a second: the next one waits for as long as that takes.
-    pub(crate) fn began(&mut self, now_ns: u64, per_s: u32) {
+    /// What was next moves, with the move of this session. Its policy allows so many in a second: the next one waits for as long as that takes.
+    pub(crate) fn began(&mut self, now_ns: u64, session: SessionId, per_s: u32) {
         let Some(pass) = &mut self.pass else { return };
-        let Some((_, session, tries)) = pass.waiting.pop_first() else { return };
-        pass.moving.insert(session, tries);
+        let Some((_, item, tries)) = pass.waiting.pop_first() else { return };
+        pass.moving.insert(session, (item, tries));
         pass.next_ns = now_ns.saturating_add(SECOND_NS / u64::from(per_s.max(1)));
     }
 
-    /// The session that was next cannot move now.
+    /// What was next cannot move now.
     pub(crate) fn failed(&mut self, now_ns: u64) {
         let Some(pass) = &mut self.pass else { return };
-        if let Some((_, session, tries)) = pass.waiting.pop_first() {
-            pass.again(now_ns, session, tries);
+        if let Some((_, item, tries)) = pass.waiting.pop_first() {
+            pass.again(now_ns, item, tries + 1);
         }
     }
 
-    /// The session that was next belongs at the edge no more, or moves already.
+    /// What was next belongs at the edge no more, or moves already.
     pub(crate) fn skipped(&mut self) {
         let Some(pass) = &mut self.pass else { return };
         pass.waiting.pop_first();
@@ -190,12 +200,13 @@ impl Rebalance {
         self.pass.as_ref().is_some_and(|pass| pass.moving.contains_key(&session))
     }
 
-    /// The move of a session is over: it has moved, or stays.
+    /// The move that this session has is over: it has moved, or stays.
     pub(crate) fn over(&mut self, now_ns: u64, session: SessionId, has_moved: bool) {
         let Some(pass) = &mut self.pass else { return };
         match pass.moving.remove(&session) {
             Some(_) if has_moved => pass.tally.moved += 1,
-            Some(tries) => pass.again(now_ns, session, tries),
+            Some((item @ PassItem::Session(_), tries)) => pass.again(now_ns, item, tries + 1),
+            Some((item @ PassItem::Slot(_), tries)) => pass.again(now_ns, item, tries + TRIES_OF_SLOT),
             None => {}
         }
     }
@@ -248,13 +259,13 @@ impl Seen {
 }
 
 impl Pass {
-    fn again(&mut self, now_ns: u64, session: SessionId, tries: u8) {
-        let tries = tries + 1;
+    /// It has not moved, and was tried so often by now.
+    fn again(&mut self, now_ns: u64, item: PassItem, tries: u8) {
         if tries >= TRIES_MAX {
             self.tally.stayed += 1;
         } else {
             let wait_ns = AGAIN_NS << (tries - 1);
-            self.waiting.insert((now_ns.saturating_add(wait_ns), session, tries));
+            self.waiting.insert((now_ns.saturating_add(wait_ns), item, tries));
         }
     }
 
@@ -270,8 +281,20 @@ mod tests {
     const SETTLE_NS: u64 = 5 * SECOND_NS;
     const LATER_NS: u64 = 100 * SECOND_NS;
 
-    fn sessions(count: u8) -> BTreeSet<SessionId> {
-        (0..count).map(|number| SessionId([number; 16])).collect()
+    fn sessions(count: u8) -> BTreeSet<PassItem> {
+        (0..count).map(|number| PassItem::Session(session(number))).collect()
+    }
+
+    fn session(number: u8) -> SessionId {
+        SessionId([number; 16])
+    }
+
+    /// The session that is to move next.
+    fn next(rebalance: &Rebalance, now_ns: u64) -> SessionId {
+        match rebalance.next(now_ns).expect("it is time") {
+            PassItem::Session(session) => session,
+            PassItem::Slot(_) => panic!("there are no slots"),
+        }
     }
 
     /// A shard that has sessions, and these edges connected at `LATER_NS`.
@@ -343,9 +366,9 @@ mod tests {
             let (mut now_ns, mut begun) = (LATER_NS, alloc::vec::Vec::new());
             while let Some(due_ns) = rebalance.due_ns(true) {
                 now_ns = now_ns.max(due_ns);
-                let session = rebalance.next(now_ns).expect("it is time");
+                let session = next(&rebalance, now_ns);
                 begun.push(now_ns);
-                rebalance.began(now_ns, per_s);
+                rebalance.began(now_ns, session, per_s);
                 rebalance.over(now_ns, session, true);
             }
             assert_eq!(begun.len(), 40);
@@ -362,17 +385,17 @@ mod tests {
     fn one_that_cannot_move_is_tried_a_few_times_and_holds_up_no_other() {
         let mut rebalance = with(&["a"]);
         rebalance.begin_pass(LATER_NS, "a", sessions(3));
-        let stuck = SessionId([0; 16]);
+        let stuck = session(0);
         let (mut now_ns, mut tries, mut moved_ns) = (LATER_NS, 0, LATER_NS);
         while let Some(due_ns) = rebalance.due_ns(true) {
             now_ns = now_ns.max(due_ns);
-            let session = rebalance.next(now_ns).expect("it is time");
+            let session = next(&rebalance, now_ns);
             if session == stuck && tries % 2 == 0 {
                 tries += 1;
                 rebalance.failed(now_ns);
                 continue;
             }
-            rebalance.began(now_ns, 10);
+            rebalance.began(now_ns, session, 10);
             tries += u8::from(session == stuck);
             moved_ns = if session == stuck { moved_ns } else { now_ns };
             rebalance.over(now_ns, session, session != stuck);
@@ -386,16 +409,35 @@ mod tests {
     }
 
     #[test]
+    fn a_slot_whose_cells_take_turns_to_stand_for_it_is_not_tried_for_long() {
+        let mut rebalance = with(&["a"]);
+        rebalance.begin_pass(LATER_NS, "a", [PassItem::Slot([7; 16])].into());
+        let (mut now_ns, mut cells) = (LATER_NS, 0);
+        while let Some(due_ns) = rebalance.due_ns(true) {
+            now_ns = now_ns.max(due_ns);
+            assert_eq!(rebalance.next(now_ns), Some(PassItem::Slot([7; 16])));
+            rebalance.began(now_ns, session(cells), 1_000);
+            assert!(rebalance.moves(session(cells)));
+            rebalance.over(now_ns, session(cells), false);
+            assert_eq!(rebalance.invariants(|_| false), Ok(()));
+            cells += 1;
+        }
+        assert_eq!(cells, TRIES_MAX / TRIES_OF_SLOT);
+        let over = rebalance.finished(now_ns).expect("no more is tried");
+        assert_eq!(over.tally, PassTally { planned: 1, stayed: 1, ..PassTally::default() });
+    }
+
+    #[test]
     fn a_pass_whose_edge_is_lost_begins_again_when_that_is_back() {
         let mut rebalance = with(&["a", "b"]);
         rebalance.begin_pass(LATER_NS, "a", sessions(3));
-        rebalance.began(LATER_NS, 1);
+        rebalance.began(LATER_NS, session(0), 1);
         assert_eq!(rebalance.progress(), Some(("a", 3, 3)));
         assert_eq!(rebalance.settled(2 * LATER_NS), None, "one pass at a time");
         let lost_ns = LATER_NS + SECOND_NS;
         let over = connect(&mut rebalance, lost_ns, &["b"]).expect("it ends");
         assert_eq!((over.edge.as_str(), over.ns, over.tally.planned), ("a", SECOND_NS, 3));
-        rebalance.over(lost_ns, SessionId([0; 16]), false);
+        rebalance.over(lost_ns, session(0), false);
         assert_eq!(rebalance.progress(), None);
         assert_eq!(rebalance.settled(LATER_NS + SETTLE_NS), Some("b"));
         connect(&mut rebalance, lost_ns + 1, &["a", "b"]);
@@ -407,9 +449,9 @@ mod tests {
     fn what_an_operator_decides_is_left_alone() {
         let mut rebalance = with(&["a"]);
         rebalance.begin_pass(LATER_NS, "a", sessions(2));
-        rebalance.began(LATER_NS, 1_000);
-        rebalance.left_to_others(SessionId([0; 16]));
-        rebalance.over(LATER_NS, SessionId([0; 16]), true);
+        rebalance.began(LATER_NS, session(0), 1_000);
+        rebalance.left_to_others(session(0));
+        rebalance.over(LATER_NS, session(0), true);
         rebalance.skipped();
         let over = rebalance.finished(LATER_NS).expect("nothing is left");
         assert_eq!(over.tally, PassTally { planned: 2, left: 2, ..PassTally::default() });

@@ -2,7 +2,6 @@
 
 use super::{heard, is_one_history, moves::number, world::World};
 use crate::cells::world::LONG_MS;
-use marram_session::owner::BackupForm;
 use marram_shard::{
     api::{ReplicationPolicy, ToShard},
     ring::Ring,
@@ -10,13 +9,13 @@ use marram_shard::{
 use std::collections::BTreeMap;
 
 /// How long an edge must be connected before anything moves onto it.
-const SETTLE_MS: u64 = 5_000;
-const EDGES: usize = 4;
+pub(super) const SETTLE_MS: u64 = 5_000;
+pub(super) const EDGES: usize = 4;
 /// The edge that is away at first.
-const LATE: usize = EDGES - 1;
+pub(super) const LATE: usize = EDGES - 1;
 const CLIENTS: usize = 24;
 
-fn rebalance(per_s: u32) -> ReplicationPolicy {
+pub(super) fn rebalance(per_s: u32) -> ReplicationPolicy {
     ReplicationPolicy { name: "elastic".into(), rebalance: per_s, ..ReplicationPolicy::default() }
 }
 
@@ -58,7 +57,7 @@ fn all_talk(world: &mut World, text: &str) {
 }
 
 /// How many sessions have moved, but for those of which only the backup has.
-fn moved(world: &World) -> usize {
+pub(super) fn moved(world: &World) -> usize {
     world.moves.iter().filter(|why| why.is_empty()).count() - world.backups_moved
 }
 
@@ -171,21 +170,6 @@ fn without_a_policy_nothing_moves_and_nothing_is_said() {
     }
     all_talk(&mut world, "later");
     assert_eq!(owners(&world), before);
-}
-
-#[test]
-fn a_shared_cell_stays() {
-    let mut world = World::with_policies(EDGES, BackupForm::Log, &[rebalance(100)]);
-    world.kills(LATE);
-    world.runs(3 * SETTLE_MS);
-    let client = world.joins(0);
-    world.runs(LONG_MS);
-    let at = world.runs_at();
-    world.restarts(LATE);
-    world.says(client, "on");
-    world.runs(3 * SETTLE_MS);
-    assert!(heard(&world, client, "on"));
-    assert_eq!((world.runs_at(), moved(&world)), (at, 0));
 }
 
 #[test]

@@ -82,6 +82,10 @@ impl World {
         self.thaws(edge);
     }
 
+    pub(crate) fn is_alive(&self, edge: usize) -> bool {
+        self.edges[edge].shard.is_some()
+    }
+
     /// How many sessions an edge keeps for others.
     pub(crate) fn copies_at(&self, edge: usize) -> usize {
         self.shard(edge).owners().filter(|owner| owner.phase() == OwnerPhase::Following).count()
