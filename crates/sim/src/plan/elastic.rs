@@ -5,15 +5,19 @@
 //! an edge   . . . . . | away |  settles  | sessions move onto it: faults here |
 //! ```
 //! In half of these seeds nothing else moves a session. Then each move must go forward on the session's ring: so none goes back and forth.
+//! In some halls an edge dies and comes back, too, and slots move to it.
 
 use super::{
-    Absence, Fault, FaultKind, FaultTarget, Load, MS, Moment, On, Plan, S, Service, US, Visit, When, talk,
+    Absence, Fault, FaultKind, FaultTarget, Load, MS, Moment, On, PAST_BACKUP, Plan, S, Service, US, Visit,
+    When, talk,
 };
 use crate::random::Random;
 use marram_shard::api::ReplicationPolicy;
 
 /// Of a hundred seeds with epochs.
 const PERCENT: u64 = 25;
+/// Of a hundred halls with a third edge that do not move past their backup first.
+const HALLS_PERCENT: u64 = 30;
 
 /// What such a seed draws.
 pub(crate) struct Elastic {
@@ -22,19 +26,27 @@ pub(crate) struct Elastic {
     settle_ms: u32,
     /// Whether operators and edges that stop move sessions too.
     pub(crate) has_others: bool,
+    of_hall: bool,
 }
 
 impl Plan {
     /// What is drawn of sessions that move to edges which join, if they do.
     pub(crate) fn elastic(&self) -> Option<Elastic> {
+        let of_hall = self.has_hall();
         let mut random = Random::new(self.seed, 210);
-        let is_drawn = random.percent(PERCENT);
+        let is_drawn = random.percent(if of_hall { HALLS_PERCENT } else { PERCENT });
         let elastic = Elastic {
             per_s: random.pick(&[3, 20, 1_000]),
             settle_ms: random.pick(&[0, 20, 60]),
-            has_others: random.percent(50),
+            has_others: random.percent(50) || of_hall,
+            of_hall,
         };
-        let fits = self.has_epochs() && !self.has_hall() && self.load == Load::Usual && !self.short_linger;
+        let is_moved_first = || matches!(self.first.kind, FaultKind::Move { by: PAST_BACKUP, .. });
+        let fits = match of_hall {
+            // A slot moves past its backup. Where that is what happens first, nothing else does.
+            true => self.shards.len() > 2 && !is_moved_first(),
+            false => self.has_epochs() && self.load == Load::Usual && !self.short_linger,
+        };
         (is_drawn && fits).then_some(elastic)
     }
 
@@ -45,9 +57,9 @@ impl Plan {
 }
 
 impl Elastic {
-    /// All sessions move, or those of some clients.
+    /// All sessions move, or those of some clients. A shared cell is no client's.
     pub(super) fn policies(&self, seed: u64) -> Vec<ReplicationPolicy> {
-        let is_some = Random::new(seed, 211).percent(20);
+        let is_some = Random::new(seed, 211).percent(20) && !self.of_hall;
         vec![ReplicationPolicy {
             name: "elastic".into(),
             client: is_some.then(|| "10.0.0.0/31".parse().expect("it is a prefix")),
@@ -105,6 +117,27 @@ pub(super) fn prepare(plan: &mut Plan) {
     if let Some(coordinator) = &mut plan.witness {
         coordinator.away.clear();
         coordinator.losses = None;
+    }
+}
+
+/// One of the edges behind that of a hall dies, once or more often, and comes back while clients talk. In some of these seeds something happens
+/// as soon as slots move to it.
+pub(super) fn strike_halls(plan: &mut Plan) {
+    if plan.elastic().is_none() {
+        return;
+    }
+    let mut random = Random::new(plan.seed, 213);
+    let random = &mut random;
+    for _ in 0..random.between(1, 3) {
+        let place = FaultTarget::Behind(1 + random.index(plan.shards.len() - 1));
+        let (loud, for_ns) = (random.percent(70), random.between(50 * MS, 400 * MS));
+        let when = On { moment: Moment::Message, skip: random.below(30), delay_ns: 0 };
+        plan.moves.push(Fault { when, kind: FaultKind::CrashEdge { place, loud, for_ns } });
+    }
+    if random.percent(30) {
+        let delay_ns = if random.percent(50) { 0 } else { random.magnitude(US, 5 * MS) };
+        let when = On { moment: Moment::HandedOver, skip: random.below(2), delay_ns };
+        plan.moves.push(Fault { when, kind: disturbance(random, plan.agents(), true) });
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{
     Absence, Fault, FaultKind, FaultTarget, Load, MS, Moment, On, PAST_BACKUP, Plan, S, Script, Service, US,
-    Visit, When, script,
+    Visit, When, elastic, script,
 };
 use crate::random::Random;
 use marram_shard::api::{App, BackupForm, CheckpointHolder, EpochSettings, Protect};
@@ -74,6 +74,7 @@ pub(super) fn prepare(plan: &mut Plan) {
     move_its_backup(plan);
     if !move_past_its_backup(plan) {
         lose_copies(plan, skips);
+        elastic::strike_halls(plan);
     }
     (plan.poison, plan.recorder, plan.datagrams) = (None, None, [false; 2]);
     plan.hall_connects = connects(plan.seed);
