@@ -3,7 +3,7 @@
 use super::{
     FORMS,
     backups::{KEYS, all_hear, running, say},
-    heirs::{is_backed_at, keys_at, until_moved},
+    heirs::{is_backed_at, keys_at},
     key_moves::with_cells,
     moves::SOON_MS,
     world::{LONG_MS, World},
