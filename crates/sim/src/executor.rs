@@ -107,7 +107,8 @@ impl Past {
         }
     }
 
-    /// Whether cells have Wasm twins. Twins do not read from a cache, nor do cells that have twins or replay a recording.
+    /// Whether cells have Wasm twins. Twins read from no cache and connect to no server, nor do cells that have twins. Nor do cells that replay a
+    /// recording read.
     fn has_twins() -> bool {
         #[cfg(feature = "wasm")]
         return crate::twin::is_deployed();
@@ -314,7 +315,9 @@ impl Cells {
         cell.compare(run, &ran, past);
         // A piece of its copy between two handlers.
         cell.prepare_twin(past);
-        let is_event = cell.stages.is_hall() && !matches!(run.input, CellInput::Gone { .. });
+        // A twin connects to nothing, so its ports would not be those of the fake.
+        let is_event =
+            cell.stages.is_hall() && !matches!(run.input, CellInput::Gone { .. }) && !Past::has_twins();
         let connects =
             (0..).zip(self.habits.hall_connects).filter(|(_, at)| is_event && *at == Some(cell.events));
         ran.outputs.extend(connects.map(|(nth, _)| CellOutput::Connect {
