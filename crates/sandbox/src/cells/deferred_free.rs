@@ -46,13 +46,14 @@ impl DeferredFree {
     }
 
     /// Takes the instances of an ended cell; a small cell is freed at once.
-    pub(super) fn take(&mut self, live: Live) {
+    pub(super) fn take(&mut self, mut live: Live) {
         let size = |stage: &Stage| stage.memory.data_size(&live.store);
         let sizes = live.stages.iter().map(size).enumerate();
         let left: Vec<_> = sizes.filter(|(_, size)| *size > self.keep + DEFERRED_FREE_PIECE_BYTES).collect();
         if left.is_empty() {
             return;
         }
+        live.forget_copies();
         self.bytes += left.iter().map(|(_, size)| size).sum::<usize>();
         self.cells.push_back(FreeingCell { live, left });
         // Each turn empties at least one memory, so this ends.

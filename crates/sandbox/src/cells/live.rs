@@ -190,14 +190,19 @@ impl Live {
 
     /// Ends dirty tracking by the kernel. Must be called before the memories' slots are given back; dropping also does it.
     pub(super) fn disarm(&mut self) {
+        self.forget_copies();
         (0..self.stages.len()).for_each(|at| self.disarm_from(at, 0));
+    }
+
+    /// Forgets what was copied, and earlier versions of pages: others may keep as much from now on.
+    pub(super) fn forget_copies(&mut self) {
+        self.stages.iter_mut().for_each(|stage| (stage.copying, stage.versions) = (None, None));
     }
 
     /// As [`Self::disarm`], for the memory of a stage from this offset on: that of a large one goes piece by piece.
     pub(super) fn disarm_from(&mut self, at: usize, offset: usize) {
         let stage = &mut self.stages[at];
         stage.tracker.disarm_from(offset);
-        (stage.copying, stage.versions) = (None, None);
         if std::mem::take(&mut stage.has_huge_pages) {
             prefer_small_pages(stage.memory.data_mut(&mut self.store));
         }
