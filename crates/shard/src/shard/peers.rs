@@ -110,10 +110,12 @@ impl Shard {
         if !session.is_following() || stops || !able {
             return;
         }
-        // A backup claims first, and only if an end asks. Then it replays what its ends may have seen: before that they would refuse it, and the
-        // session would be lost.
-        let is_claimed = self.groups.of_session(id).is_some();
-        if session.owner.has_backup() && !(is_claimed && session.owner.is_caught_up()) {
+        // A backup claims first, and only if an end asks.
+        if session.owner.has_backup() && self.groups.of_session(id).is_none() {
+            return;
+        }
+        // Then it replays what its ends may have received: before that they would refuse it, and the session would be lost.
+        if self.groups.of_session(id).is_some() && !session.owner.is_caught_up() {
             return;
         }
         // Whether a shared cell that has not begun is to begin here, its slot says.
