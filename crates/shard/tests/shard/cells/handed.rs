@@ -3,7 +3,7 @@
 use super::{
     FORMS,
     backups::{KEYS, all_hear, running, say},
-    heirs::{is_backed_at, keys_at},
+    heirs::{is_backed_at, keys_at, until_copied},
     key_moves::with_cells,
     moves::SOON_MS,
     world::{LONG_MS, World},
@@ -204,11 +204,7 @@ fn cells_stay_if_the_edge_to_which_they_move_has_lost_one_when_it_is_told_to_cla
 fn a_cell_that_began_and_ended_where_one_of_its_key_was_lost_takes_that_ones_copy_with_it() {
     let (mut world, edges, clients) = running(BackupForm::Log);
     let [at, backup, third] = edges;
-    let copies = world.feeds.copies + KEYS.len();
-    world.moves(at, &format!("e{third}"));
-    while world.feeds.copies < copies {
-        world.steps(1);
-    }
+    until_copied(&mut world, [at, third]);
     // The cells that move have something to replay, which does not end.
     world.dawdles(third);
     say(&mut world, &clients, "before");

@@ -21,6 +21,15 @@ fn is_claimed_by(world: &World, edge: usize) -> bool {
     world.store.groups.values().all(|claim| claim.primary == format!("e{edge}"))
 }
 
+/// The cells are to move, and the edge to which they do has a copy of each.
+pub(super) fn until_copied(world: &mut World, [at, third]: [usize; 2]) {
+    let copies = world.feeds.copies + KEYS.len();
+    world.moves(at, &format!("e{third}"));
+    while world.feeds.copies < copies {
+        world.steps(1);
+    }
+}
+
 pub(super) fn until_moved(world: &mut World, third: usize) {
     for _ in 0..1_000 {
         world.steps(1);
@@ -111,11 +120,7 @@ fn a_cell_that_begins_while_others_move_past_their_backup_moves_with_them() {
 fn cells_go_on_if_one_of_their_slot_does_not_come_to_stand() {
     for form in FORMS {
         let (mut world, [at, _, third], clients) = running(form);
-        let copies = world.feeds.copies + KEYS.len();
-        world.moves(at, &format!("e{third}"));
-        while world.feeds.copies < copies {
-            world.steps(1);
-        }
+        until_copied(&mut world, [at, third]);
         world.dawdles(at);
         world.says(clients[0][0], "long");
         world.runs(4_000);
@@ -301,11 +306,7 @@ fn a_cell_that_begins_at_an_edge_which_its_backup_refuses_takes_no_claim_from_th
     for steps in 0..60 {
         let (mut world, edges, clients) = running(BackupForm::Log);
         let [at, backup, third] = edges;
-        let copies = world.feeds.copies + KEYS.len();
-        world.moves(at, &format!("e{third}"));
-        while world.feeds.copies < copies {
-            world.steps(1);
-        }
+        until_copied(&mut world, [at, third]);
         world.dawdles(third);
         say(&mut world, &clients, "before");
         until_moved(&mut world, third);
@@ -334,11 +335,7 @@ fn a_cell_that_begins_at_an_edge_which_its_backup_refuses_takes_no_claim_from_th
 fn a_backup_waits_for_an_edge_that_wakes_with_moved_cells_and_replays() {
     let (mut world, edges, clients) = running(BackupForm::Log);
     let [at, backup, third] = edges;
-    let copies = world.feeds.copies + KEYS.len();
-    world.moves(at, &format!("e{third}"));
-    while world.feeds.copies < copies {
-        world.steps(1);
-    }
+    until_copied(&mut world, [at, third]);
     // Its checkpoints lack that, and it does not get it done.
     world.dawdles(third);
     say(&mut world, &clients, "before");
@@ -380,11 +377,7 @@ fn a_backup_that_refuses_to_go_on_claims_nothing_while_the_next_primary_lives() 
     for dies in [false, true] {
         let (mut world, edges, clients) = running(BackupForm::Log);
         let [at, backup, third] = edges;
-        let copies = world.feeds.copies + KEYS.len();
-        world.moves(at, &format!("e{third}"));
-        while world.feeds.copies < copies {
-            world.steps(1);
-        }
+        until_copied(&mut world, [at, third]);
         world.dawdles(third);
         say(&mut world, &clients, "before");
         until_moved(&mut world, third);
