@@ -10,6 +10,7 @@
 
 use crate::limits::PAGE;
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes of a huge page on the target machines; on other machines the advice has no effect.
@@ -89,13 +90,40 @@ pub(crate) fn discard(memory: &mut [u8]) {
 /// thread. Without this pool each checkpoint would fault its buffer in during the pause, and the
 /// allocator would give it back to the kernel afterwards.
 #[derive(Clone, Default)]
-pub(crate) struct Spares(Arc<Mutex<Vec<Vec<u8>>>>);
+pub(crate) struct Spares {
+    kept: Arc<Mutex<Vec<Vec<u8>>>>,
+    in_copies: Arc<AtomicUsize>,
+}
+
+/// What one copy has of the bytes of all copies; they are off the sum when it is dropped.
+pub(crate) struct Share {
+    all: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl Share {
+    pub(crate) fn grow(&mut self, bytes: usize) {
+        self.bytes += bytes;
+        self.all.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
 
 impl Spares {
+    /// The share of a new copy.
+    pub(crate) fn share(&self) -> Share {
+        Share { all: self.in_copies.clone(), bytes: 0 }
+    }
+
     /// An empty buffer with capacity for `len` bytes.
     pub(crate) fn take(&self, len: usize) -> Vec<u8> {
         if len >= LARGE {
-            let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
             // First fit is largest first, since `give` keeps the list in that order.
             if let Some(at) = kept.iter().position(|buffer| buffer.capacity() >= len) {
                 return kept.remove(at);
@@ -112,7 +140,7 @@ impl Spares {
             return;
         }
         buffer.clear();
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let at = kept.partition_point(|other| other.capacity() >= buffer.capacity());
         kept.insert(at, buffer);
         let mut left = SPARE_BYTES_MAX;
@@ -142,8 +170,14 @@ impl CopyBuffers {
     /// Buffers that are ready.
     #[must_use]
     pub fn ready(&self) -> usize {
-        let kept = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = self.0.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.iter().filter(|buffer| buffer.capacity() >= SEGMENT_BYTES).count()
+    }
+
+    /// Bytes of all copies that are being made or wait to be encoded.
+    #[must_use]
+    pub fn in_copies(&self) -> usize {
+        self.0.in_copies.load(Ordering::Relaxed)
     }
 
     /// Takes a buffer; makes one if none is ready.
@@ -187,7 +221,10 @@ mod tests {
             buffer.push(1);
             spares.give(buffer);
         }
-        assert_eq!(spares.0.lock().unwrap().iter().map(Vec::capacity).collect::<Vec<_>>(), [16 * sixteenth]);
+        assert_eq!(
+            spares.kept.lock().unwrap().iter().map(Vec::capacity).collect::<Vec<_>>(),
+            [16 * sixteenth]
+        );
         let large = spares.take(2 * sixteenth);
         assert!(large.is_empty() && large.capacity() == 16 * sixteenth);
         for n in [1, 5, 3] {
@@ -195,7 +232,7 @@ mod tests {
         }
         assert_eq!(spares.take(4 * sixteenth).capacity(), 5 * sixteenth);
         assert_eq!(spares.take(4 * sixteenth).capacity(), 4 * sixteenth);
-        assert_eq!(spares.0.lock().unwrap().len(), 2);
+        assert_eq!(spares.kept.lock().unwrap().len(), 2);
     }
 
     #[test]

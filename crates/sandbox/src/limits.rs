@@ -63,6 +63,8 @@ pub const READY_SHARE: usize = 4;
 pub const COPY_AT_ONCE_BYTES: usize = 4 << 20;
 /// Bytes of a cell's memory that are copied for a checkpoint at a time: about a tenth of a millisecond.
 pub const COPY_PIECE_BYTES: usize = 512 << 10;
+/// Bytes of copies of large cells that a shard has at a time, until they are encoded. Beyond it cells that run are copied one after the other.
+pub const COPIES_BYTES: usize = 256 << 20;
 
 /// A cell keeps earlier versions of pages for its backup's checkpoints in this fraction of its memory.
 pub const VERSIONS_MEMORY_PART: usize = 10;

@@ -40,7 +40,8 @@ use super::{
 };
 use bytes::Bytes;
 use marram_sandbox::{
-    Cells, CellsConfig, Filling, Image, Images, LoadError, reset_scheduling, set_background,
+    Cells, CellsConfig, Filling, Image, Images, LoadError, limits::COPIES_BYTES, reset_scheduling,
+    set_background,
 };
 use marram_session::{
     cell::{CellId, Run, Seed},
@@ -185,6 +186,8 @@ pub(super) struct Executor {
     copying: VecDeque<CellId>,
     /// Large cells that are copied while they run.
     preparing: VecDeque<Preparing>,
+    /// Beyond so many bytes of copies they are copied one after the other.
+    copies_max: usize,
     /// Whether the worker makes buffers for copies.
     warming: bool,
     /// Hashes of states, for recordings that are not made yet.
@@ -246,6 +249,7 @@ impl Executor {
             copies: BTreeMap::new(),
             copying: VecDeque::new(),
             preparing: VecDeque::new(),
+            copies_max: COPIES_BYTES,
             warming: false,
             hashes: BTreeMap::new(),
             recordings: 0,

@@ -1,7 +1,7 @@
 //! Copies of a memory's pages, collected in any order: a large memory is copied in pieces, and pages that are written
 //! meanwhile are copied again.
 
-use crate::buffers::{SEGMENT_BYTES, Spares};
+use crate::buffers::{SEGMENT_BYTES, Share, Spares};
 use crate::limits::PAGE;
 use std::ops::Range;
 
@@ -19,6 +19,8 @@ pub(crate) struct Copied {
     expected: usize,
     /// The pool of the segments.
     spares: Spares,
+    /// What it has of the bytes of all copies.
+    share: Share,
 }
 
 impl Drop for Copied {
@@ -31,7 +33,8 @@ impl Copied {
     /// No copies yet. If more than `expected` pages are added, their buffers move.
     pub(crate) fn new(memory_len: usize, expected: usize, spares: &Spares) -> Self {
         let (places, segments) = (vec![0; memory_len / PAGE], Vec::new());
-        Self { places, segments, count: 0, expected, spares: spares.clone() }
+        let (spares, share) = (spares.clone(), spares.share());
+        Self { places, segments, count: 0, expected, spares, share }
     }
 
     /// Copies a page of `memory`, over its earlier copy if there is one.
@@ -50,6 +53,7 @@ impl Copied {
         if self.count.is_multiple_of(SEGMENT_PAGES) {
             let room = self.expected.saturating_sub(self.count).clamp(1, SEGMENT_PAGES);
             self.segments.push(self.spares.take(room * PAGE));
+            self.share.grow(room * PAGE);
         }
         let segment = self.segments.last_mut().expect("one was added above");
         segment.extend_from_slice(contents);

@@ -117,7 +117,7 @@ impl Claimed {
         hasher.update(edge.as_bytes());
         let mut opener = [0; 8];
         hasher.finalize_xof().fill(&mut opener);
-        Generation { count: self.generation.count + 1, opener: u64::from_le_bytes(opener) }
+        Generation { count: self.generation.count.saturating_add(1), opener: u64::from_le_bytes(opener) }
     }
 }
 

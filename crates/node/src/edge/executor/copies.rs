@@ -52,6 +52,8 @@ pub(super) struct Underway {
 pub(super) struct Preparing {
     cell: CellId,
     base: CheckpointBase,
+    /// Whether its turn has come: there was room for its copy.
+    begun: bool,
     /// Whether the next piece waits for the end of a handler.
     waits: bool,
     /// Since when the copy is ready to be completed.
@@ -60,7 +62,7 @@ pub(super) struct Preparing {
 
 impl Preparing {
     fn has_work(&self) -> bool {
-        !self.waits && self.ready.is_none()
+        self.begun && !self.waits && self.ready.is_none()
     }
 }
 
@@ -84,7 +86,29 @@ impl Executor {
     /// Begins to copy a large cell while it runs.
     pub(in crate::edge) fn prepare_copy(&mut self, cell: CellId, base: CheckpointBase) {
         self.preparing.retain(|preparing| preparing.cell != cell);
-        self.preparing.push_back(Preparing { cell, base, waits: false, ready: None });
+        self.preparing.push_back(Preparing { cell, base, begun: false, waits: false, ready: None });
+        self.begin_preparing();
+    }
+
+    /// Lets cells begin that wait for their turn, in order, as far as there is room for their copies. One may always be in
+    /// progress, so that each has its turn whatever others keep. What a copy will take is not known before it is whole, so the
+    /// cell's memory counts until then.
+    fn begin_preparing(&mut self) {
+        if self.preparing.iter().all(|preparing| preparing.begun) {
+            return;
+        }
+        let memory = |preparing: &Preparing| self.cells.memory_bytes(preparing.cell).unwrap_or(0);
+        let growing = self.preparing.iter().filter(|preparing| preparing.begun && preparing.ready.is_none());
+        let mut bytes =
+            growing.map(memory).fold(self.cells.copy_buffers().in_copies(), usize::saturating_add);
+        let mut is_idle = !self.preparing.iter().any(Preparing::has_work);
+        for preparing in self.preparing.iter_mut().filter(|preparing| !preparing.begun) {
+            bytes = bytes.saturating_add(memory(preparing));
+            if !is_idle && bytes > self.copies_max {
+                break;
+            }
+            (preparing.begun, is_idle) = (true, false);
+        }
     }
 
     /// Copies a cell's state as it is now. It must be between two handlers.
@@ -127,6 +151,7 @@ impl Executor {
         if self.copying.is_empty() && self.preparing.is_empty() {
             return;
         }
+        self.begin_preparing();
         let began = Instant::now();
         while let Some(cell) = self.copying.front().copied() {
             if !self.has_buffer() {

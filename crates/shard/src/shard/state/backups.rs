@@ -579,7 +579,7 @@ impl Backups {
                 }
                 asked @ None if must_claim => {
                     let (tag, opener) = tag();
-                    let generation = Generation { count: from.generation.count + 1, opener };
+                    let generation = Generation { count: from.generation.count.saturating_add(1), opener };
                     let alone = Claimed { generation, primary: edge.into(), backup: None };
                     let to = if group.is_heir { from.handed_to(edge) } else { alone };
                     (asked.insert(AskedClaim::new(tag, to)), tag)
@@ -625,7 +625,7 @@ impl Backups {
         // Also if the primary claims again what it has, before its backup is handed the group.
         let names_no_other = holder.backup.is_none() || holder.backup == record.backup;
         let is_primarys = holder.primary == group.primary && names_no_other;
-        let follows = holder.generation.count == record.generation.count + 1;
+        let follows = record.generation.count.checked_add(1) == Some(holder.generation.count);
         let is_renewed = follows && is_primarys && holder.backup.is_some();
         // The primary was to change its backup, and the former one has resigned from the record before.
         let is_as_high = holder.generation.count == record.generation.count && holder != record;

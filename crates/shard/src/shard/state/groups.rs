@@ -632,7 +632,8 @@ impl Group {
             // The same record: the backup may claim from it at any time, whether or not it hears of this.
             from.clone()
         } else {
-            self.count = self.count.max(from.as_ref().map_or(0, |from| from.generation.count)) + 1;
+            let known = from.as_ref().map_or(0, |from| from.generation.count);
+            self.count = self.count.max(known).saturating_add(1);
             let count = self.count;
             Some(Claimed { generation: Generation { count, opener }, primary: edge.to_string(), backup })
         };

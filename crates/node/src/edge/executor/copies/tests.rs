@@ -19,6 +19,8 @@ use std::{env, fs, path::PathBuf, process};
 const LARGE: CellId = CellId(1);
 const SMALL: CellId = CellId(2);
 const STATE_BYTES: u64 = 24 << 20;
+/// More than the memory of a cell with that state, and less than that of two.
+const LARGE_BYTES: usize = 40 << 20;
 
 /// A cell with 24 MiB of state, and a small neighbour.
 struct World {
@@ -98,6 +100,20 @@ impl World {
     fn command(&mut self, cell: CellId, op: u8, a: u64) {
         let input = self.input(op, a);
         self.run(cell, input);
+    }
+
+    /// Copies until a cell is ready to be completed.
+    fn prepared(&mut self) -> CellId {
+        while self.inputs.is_empty() {
+            while self.executor.is_copying() && self.inputs.is_empty() {
+                self.executor.copy_pieces(&mut self.inputs);
+            }
+            self.executor.take_answers(&mut self.inputs);
+        }
+        match self.inputs.pop_front() {
+            Some(ShardInput::Prepared { cell }) => cell,
+            other => panic!("{other:?}"),
+        }
     }
 
     /// Asks for the checkpoint of the copy, and opens it.
@@ -231,6 +247,31 @@ fn a_prepared_copy_that_is_not_used_is_freed() {
     assert_eq!(world.executor.preparing.len(), 1);
     world.executor.tend_copies(now + PREPARED_KEPT);
     assert!(world.executor.preparing.is_empty());
+}
+
+#[test]
+fn beyond_their_limit_copies_are_made_one_after_the_other() {
+    for (copies_max, are_at_once) in [(2 * LARGE_BYTES, true), (LARGE_BYTES, false)] {
+        let mut world = World::new("limit");
+        world.command(SMALL, b'B', STATE_BYTES);
+        assert!(matches!(world.answer(), ShardInput::Large { cell: SMALL }));
+        world.executor.copies_max = copies_max;
+        let buffers = world.executor.cells.copy_buffers();
+        assert_eq!(buffers.in_copies(), 0);
+        for cell in [LARGE, SMALL] {
+            world.executor.prepare_copy(cell, CheckpointBase::Image);
+        }
+        let first = world.prepared();
+        assert_eq!(first, LARGE);
+        let half = usize::try_from(STATE_BYTES).unwrap() * 3 / 2;
+        assert_eq!(buffers.in_copies() > half, are_at_once, "{} bytes", buffers.in_copies());
+        // The second one is not held up by the first, which is ready and kept.
+        assert_eq!(world.prepared(), SMALL);
+        for cell in [LARGE, SMALL] {
+            world.executor.remove(cell);
+        }
+        assert_eq!(buffers.in_copies(), 0);
+    }
 }
 
 #[test]

@@ -80,6 +80,21 @@ fn a_claim_from_which_the_former_backup_has_resigned_is_claimed_over() {
 }
 
 #[test]
+fn no_claim_follows_the_one_with_the_largest_count() {
+    let last = claimed(u64::MAX, "a", Some("b"));
+    let mut backups = Backups::default();
+    backups.join(GROUP, (WIRE, "a"), SESSION);
+    backups.announced(GROUP, WIRE, last.clone());
+    backups.lost(0, WIRE);
+    backups.asked(0, SESSION);
+    let claims = backups.claims(0, "b", || (9, 9));
+    for next in [&claims[0].3, &last.resigned(), &last.handed_to("c")] {
+        assert_eq!(next.generation.count, u64::MAX);
+    }
+    assert!(!backups.may_claim_from(0, GROUP, &last), "that is what was claimed from");
+}
+
+#[test]
 fn the_first_claim_of_a_group_that_arrives_late_is_claimed_from() {
     let mut backups = asked();
     claims(&mut backups, 0);
