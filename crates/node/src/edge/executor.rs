@@ -671,6 +671,8 @@ impl Executor {
         match answer {
             Answer::Image(hash, result) => self.loaded(hash, result, inputs),
             Answer::Sealed { cell, number, bytes } => {
+                // Its copy is gone.
+                self.begin_preparing();
                 inputs.push_back(ShardInput::Checkpointed { cell, number, result: Ok(bytes) });
             }
             Answer::Recorded { session, tag, result } => {

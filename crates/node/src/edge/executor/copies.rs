@@ -93,7 +93,7 @@ impl Executor {
     /// Lets cells begin that wait for their turn, in order, as far as there is room for their copies. One may always be in
     /// progress, so that each has its turn whatever others keep. What a copy will take is not known before it is whole, so the
     /// cell's memory counts until then.
-    fn begin_preparing(&mut self) {
+    pub(super) fn begin_preparing(&mut self) {
         if self.preparing.iter().all(|preparing| preparing.begun) {
             return;
         }
@@ -151,7 +151,12 @@ impl Executor {
         if self.copying.is_empty() && self.preparing.is_empty() {
             return;
         }
+        self.make_pieces(inputs);
+        // One that is ready leaves its turn to the next.
         self.begin_preparing();
+    }
+
+    fn make_pieces(&mut self, inputs: &mut VecDeque<ShardInput>) {
         let began = Instant::now();
         while let Some(cell) = self.copying.front().copied() {
             if !self.has_buffer() {
@@ -224,6 +229,7 @@ impl Executor {
             }
             kept
         });
+        self.begin_preparing();
     }
 
     /// Holds a handler back while its cell is copied. Returns it otherwise.
@@ -291,6 +297,7 @@ impl Executor {
         self.copies.remove(&cell);
         self.preparing.retain(|preparing| preparing.cell != cell);
         self.copying.retain(|copying| *copying != cell);
+        self.begin_preparing();
     }
 }
 
