@@ -109,8 +109,8 @@ fn large(manifest: &Manifest, checkpoints_max: u64) -> Option<String> {
     is_large.then(|| {
         format!(
             "its cells may use {}, and checkpoints of more than {} do not fit twice into limits.checkpoints of this edge \
-             ({}): a session that grows so large ends when its log is full. Raise the limit here and at the agents, or \
-             lower quotas.memory",
+             ({}): a session that grows so large goes on with merged deltas, which its edge logs, and it ends if these do not \
+             fit either. Raise the limit here and at the agents, or lower quotas.memory",
             Size(memory),
             Size(checkpoints_max / 2),
             Size(checkpoints_max)

@@ -122,7 +122,7 @@ fn kept_for_sessions() -> Vec<Row> {
         (
             "checkpoints kept for a session (c: limits.checkpoints)",
             size64(wire::CHECKPOINTS_SIZE),
-            "no further one is taken; the session ends, with the reason, when its log is full",
+            "deltas are merged instead of a full one; if none fits, the session ends, with the reason, when its log is full",
         ),
         (
             "edges that an agent or shard learns beside its list",
