@@ -443,6 +443,7 @@ impl Shard {
             }
             let Some(session) = self.sessions.get(id) else { continue };
             if is_over(session.move_until_ns())
+                && !self.reads_before_giving_up(now, id)
                 && !self.cell_not_taken(now, id, out)
                 && !self.still_goes_over(now, id)
             {

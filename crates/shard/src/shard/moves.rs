@@ -350,6 +350,14 @@ impl Shard {
         self.next_backup_lost(now, id, why, out);
     }
 
+    /// Whether a move whose time is over goes on until what has arrived is read. What comes of a shared cell, a claim decides.
+    pub(super) fn reads_before_giving_up(&mut self, now: Now, id: SessionId) -> bool {
+        let session = self.sessions.get_mut(id).filter(|session| !session.owner.is_shared_cell());
+        session
+            .and_then(|session| session.moving.as_deref_mut())
+            .is_some_and(|it| it.reads_first(now.mono_ns))
+    }
+
     /// Ends a move that is not over, from this side: the other edge forgets what it has, and the session stays.
     pub(super) fn give_up_move(&mut self, now: Now, id: SessionId, why: &str, out: &mut Vec<ShardOutput>) {
         let moving = self.sessions.get(id).and_then(|session| session.moving.as_deref());

@@ -6,6 +6,7 @@ mod cells;
 mod coordinator;
 mod drains;
 mod edges;
+mod late_moves;
 mod moves;
 mod plans;
 mod recalls;

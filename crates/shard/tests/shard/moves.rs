@@ -134,6 +134,16 @@ pub(crate) fn stores(world: &mut World, wire: ShardWireId, feed: &Feed) -> Chann
     keep.channel
 }
 
+/// The session moves to this edge, which is told to take it over.
+pub(crate) fn handed_over(world: &mut World, name: &str) -> ShardWireId {
+    let (wire, session) = (there(world, 0, name), world.session);
+    assert_eq!(ask(world, session, name), Ok(()));
+    let feed = feed(world, wire);
+    stores(world, wire, &feed);
+    assert!(feeds(world, wire).pop().is_some_and(|feed| feed.handed_over.is_some()));
+    wire
+}
+
 #[test]
 fn a_session_is_handed_over_once_the_other_edge_has_its_base_and_runs_until_the_ends_promise() {
     let mut world = World::new();

@@ -23,6 +23,11 @@ const TOOK_FIRST_NS: u64 = 5 * MS;
 const MOVE_NS: u64 = 120_000 * MS;
 /// How long the ends may take to promise the other edge, after the session was handed over. They need a round trip.
 pub(crate) const HANDED_OVER_NS: u64 = 5_000 * MS;
+/// How long a shard reads what has arrived before it gives up a move that was handed over. It may have slept: then the other edge has the
+/// session, and the ends have said so.
+const READ_FIRST_NS: u64 = 1_000 * MS;
+/// A shard that looks at a move so long after its time was over has slept: one that runs does so within milliseconds.
+const SLEPT_NS: u64 = 100 * MS;
 /// A move that failed says that it waited for bandwidth, if it did for so long.
 const LIMITED_TOLD_NS: u64 = 1_000 * MS;
 
@@ -63,6 +68,8 @@ pub(crate) struct Move {
     taken_by: Option<String>,
     begun_ns: Option<u64>,
     until_ns: Option<u64>,
+    /// Whether it was seen that the other edge is late.
+    is_late: bool,
     /// Since when its copy waits for bandwidth, if it does, and for how long it did before.
     limited_since_ns: Option<u64>,
     limited_ns: u64,
@@ -81,6 +88,7 @@ impl Move {
             taken_by: None,
             begun_ns: None,
             until_ns: None,
+            is_late: false,
             limited_since_ns: None,
             limited_ns: 0,
         }
@@ -168,6 +176,17 @@ impl Move {
     /// It is handed over, and whether the edge has taken the session is known later.
     pub(crate) fn wait_longer(&mut self, now_ns: u64) {
         self.until_ns = Some(now_ns + HANDED_OVER_NS);
+    }
+
+    /// Whether it is not given up yet, though its time is over: it was handed over, and this shard may have slept since. What has arrived
+    /// meanwhile is read first, and once more if the shard slept again.
+    pub(crate) fn reads_first(&mut self, now_ns: u64) -> bool {
+        let has_slept = self.until_ns.is_some_and(|until_ns| until_ns.saturating_add(SLEPT_NS) < now_ns);
+        let reads = self.is_handed_over() && (has_slept || !self.is_late);
+        if reads {
+            (self.is_late, self.until_ns) = (true, Some(now_ns + READ_FIRST_NS));
+        }
+        reads
     }
 
     /// Whether the edge was told to take the session over.
