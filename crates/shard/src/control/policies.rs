@@ -196,6 +196,13 @@ fn passed_over(policy: &ReplicationPolicy, own: &str, figures: &[MetricSample]) 
         })
     };
     let others: Vec<&String> = policy.targets.iter().filter(|edge| *edge != own).collect();
+    if others.is_empty() && !policy.targets.is_empty() {
+        return Some(format!(
+            "policy `{}` names no other edge than this one, which cannot be the backup of its own sessions: the ring decides. Name another \
+             edge too, or leave `targets` out",
+            policy.name
+        ));
+    }
     let away: Vec<String> =
         others.iter().filter(|edge| !is_connected(edge)).map(|edge| format!("`{edge}`")).collect();
     if away.is_empty() {
@@ -203,7 +210,8 @@ fn passed_over(policy: &ReplicationPolicy, own: &str, figures: &[MetricSample]) 
     }
     let takes = if away.len() < others.len() { "the next one of its targets" } else { "the ring" };
     Some(format!(
-        "policy `{}`: this edge is not connected to {}, so {takes} decides where backups are until it is",
+        "policy `{}`: this edge is not connected to {}, so {takes} decides where backups are until it is. Correct the name, or let the \
+         configuration of that edge name this one in `standby.edges`",
         policy.name,
         away.join(", ")
     ))

@@ -328,6 +328,12 @@ fn a_listing_names_the_targets_to_which_the_edge_is_not_connected() {
     for (listed, connected, said) in [
         (targets(&["x", "y"]), &["x", "y"][..], None),
         (targets(&["e", "x"]), &["x"], None),
+        (
+            targets(&["e"]),
+            &["x"],
+            Some(("`calls`", "cannot be the backup of its own sessions: the ring decides. Name")),
+        ),
+        (targets(&["e", "x"]), &[], Some(("`x`", "Correct the name, or let the configuration of that edge"))),
         (targets(&["x", "y"]), &["y"], Some(("`x`", "the next one"))),
         (targets(&["x", "y"]), &["z"], Some(("`x`, `y`", "the ring"))),
         (targets(&[]), &[], None),

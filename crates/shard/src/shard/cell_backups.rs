@@ -29,7 +29,10 @@ impl Shard {
     /// Why the slot of this cell cannot get this edge as its next backup.
     pub(super) fn can_change_slot(&self, id: SessionId, to: &Destination) -> Result<(), String> {
         if to.edge == self.config.edge {
-            return Err(format!("the cell runs on `{}`, which cannot be its own backup", to.edge));
+            return Err(format!(
+                "the cell runs on `{}`, which cannot be its own backup: name another edge",
+                to.edge
+            ));
         }
         if self.drain.has_begun() {
             return Err(

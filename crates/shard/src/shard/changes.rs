@@ -30,7 +30,10 @@ impl Shard {
             };
         }
         if to.edge == self.config.edge {
-            return Err(format!("the session runs on `{}`, which cannot be its own backup", to.edge));
+            return Err(format!(
+                "the session runs on `{}`, which cannot be its own backup: name another edge",
+                to.edge
+            ));
         }
         if session.placing.at_destination(to).is_some_and(|placed| placed.feed.is_backup()) {
             return Err(format!("`{to}` is the session's backup already"));

@@ -54,7 +54,7 @@ pub(super) fn refuse<T>(code: Code, reason: impl Into<String>) -> Result<T, Refu
 
 /// The answer to an end, or to an owner that looks for a standby, if the shard is full.
 pub(super) const SESSIONS_MAX_REACHED: &str =
-    "the shard has reached its maximum number of sessions (limits.sessions)";
+    "the shard has reached its maximum number of sessions: raise `limits.sessions` of its edge";
 
 /// The answer to an end that leaves no generation to open. Its count is false: no machine lasts long enough to count so
 /// far.

@@ -6,18 +6,19 @@ use alloc::{string::String, vec::Vec};
 
 /// Why a session cannot run here whose version this edge does not have. It would be requested from peers, if there are some.
 pub(super) fn missing(config: &Configure, version: &AppVersion) -> String {
-    let what = lacks(version);
+    let what = lacks(config, version);
     if config.peers {
         alloc::format!(
             "{what}: it requests it from its peers when a session needs it, and can take the session after that"
         )
     } else {
-        alloc::format!("{what}: `marram deploy` that version here too")
+        alloc::format!("{what}: `marram deploy` that version there too")
     }
 }
 
-fn lacks(version: &AppVersion) -> String {
-    alloc::format!("the session runs {version}, which this edge does not have")
+/// With the edge's name: the other side logs it.
+fn lacks(config: &Configure, version: &AppVersion) -> String {
+    alloc::format!("the session runs {version}, which the edge `{}` does not have", config.edge)
 }
 
 /// Fetches a version that a session names, if it is time, and returns the answer to the session. The session tries again
@@ -31,14 +32,16 @@ pub(super) fn want(
     if !config.peers {
         return missing(config, &version);
     }
-    let what = lacks(&version);
+    let what = lacks(config, &version);
     let (ask, verdict) = apps.miss(now.mono_ns, &version);
     if ask {
         out.push(ShardOutput::Control(FromShard::Want(version)));
     }
     match verdict {
         Verdict::Asked => alloc::format!("{what} yet: it is requesting it from its peers"),
-        Verdict::Failed(why) => alloc::format!("{what}: {why}; deploy that version here, or at a peer"),
+        Verdict::Failed(why) => {
+            alloc::format!("{what}: {why}; deploy that version there, or at a peer of it")
+        }
         Verdict::Full => {
             alloc::format!("{what}, and it is requesting too many others from its peers: try again")
         }

@@ -209,7 +209,7 @@ impl Shard {
             ShardInput::Frame { wire, frame } if is_peer(wire) => self.peer_frame(now, wire, frame, out),
             ShardInput::Frame { wire, frame } => self.frame(now, wire, frame, out),
             ShardInput::Dialled { wire, target } => peers::dialled(&mut self.peers, now, wire, target, out),
-            ShardInput::DialFailed { target, .. } => self.dial_failed(now, target, out),
+            ShardInput::DialFailed { target, reason } => self.dial_failed(now, (target, &reason), out),
             // One counter names cells of both kinds, so an answer is about exactly one of them.
             ShardInput::Started { cell, result } if self.shared.has(cell) => {
                 self.shared_started(now, cell, result, out);

@@ -49,11 +49,33 @@ pub(super) fn dialled(
 }
 
 impl Shard {
-    pub(super) fn dial_failed(&mut self, now: Now, target: Target, out: &mut Vec<ShardOutput>) {
+    pub(super) fn dial_failed(
+        &mut self,
+        now: Now,
+        (target, reason): (Target, &str),
+        out: &mut Vec<ShardOutput>,
+    ) {
+        self.cannot_stand_by(target, (reason, false), out);
         let Some(peers) = &mut self.peers else { return };
         // The wire broke, and the edge does not answer.
         for session in peers.failed(now.mono_ns, target, &mut self.random) {
             self.take_over(now, session, out);
+        }
+    }
+
+    /// Tells operators why this shard does not stand by for an edge, which may lack a backup for that.
+    fn cannot_stand_by(
+        &mut self,
+        target: Target,
+        (reason, was_reached): (&str, bool),
+        out: &mut Vec<ShardOutput>,
+    ) {
+        let is_news = self.peers.as_mut().is_some_and(|peers| peers.refused(target, reason));
+        let address = self.config.dials.get(usize::from(target.edge));
+        // Edges that were learned may have gone for good, and other shards of this edge are started again.
+        if let Some(address) = address.filter(|_| is_news) {
+            let text = alloc::format!("does not stand by for the edge at `{address}`: {reason}");
+            note(if was_reached { NoteLevel::Warning } else { NoteLevel::Info }, None, text, out);
         }
     }
 
@@ -191,12 +213,18 @@ impl Shard {
             Frame::Ping(ping) => {
                 out.push(ShardOutput::Send { wire, frame: Pong { stamp: ping.stamp, load: 0 }.into() });
             }
-            Frame::Pong(pong) => self.backups.arrived(wire, pong.stamp),
+            Frame::Pong(pong) => {
+                peers.accepted(wire);
+                self.backups.arrived(wire, pong.stamp);
+            }
             // The owner's edge drains: it ends the feeds of the sessions that leave it.
             Frame::Drain(_) => {}
             Frame::Edges(edges) => self.peer_told(now, wire, &edges.edges, out),
             Frame::StoreSeen(seen) => self.store_seen_on(wire, seen, out),
-            Frame::Goodbye(_) => {
+            Frame::Goodbye(goodbye) => {
+                if let Some(target) = peers.get(wire).map(|peer| peer.target) {
+                    self.cannot_stand_by(target, (&goodbye.reason, true), out);
+                }
                 out.push(ShardOutput::CloseWire { wire });
                 self.peer_down(now, wire, out);
             }

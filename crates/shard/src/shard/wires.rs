@@ -79,7 +79,7 @@ impl Shard {
         let version = greet.version_newest.min(WIRE_VERSION);
         if version < greet.version_oldest.max(WIRE_VERSION_OLDEST) {
             let reason = alloc::format!(
-                "this edge supports wire versions {WIRE_VERSION_OLDEST} to {WIRE_VERSION}, the agent {} to {}: \
+                "this edge supports wire versions {WIRE_VERSION_OLDEST} to {WIRE_VERSION}, the other side {} to {}: \
                  update the older of the two",
                 greet.version_oldest,
                 greet.version_newest

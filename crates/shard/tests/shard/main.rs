@@ -10,6 +10,7 @@ mod late_moves;
 mod moves;
 mod plans;
 mod recalls;
+mod refusals;
 mod secrets;
 mod servers;
 mod shared;

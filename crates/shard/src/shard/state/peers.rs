@@ -27,6 +27,9 @@ const MS: u64 = 1_000_000;
 /// First and longest wait before a peer is dialled again.
 const BACKOFF_NS: (u64, u64) = (10 * MS, 2_000 * MS);
 
+/// Reasons that operators are told of one target until it is reached: some come and go while an edge is away.
+const REASONS_MAX: usize = 4;
+
 /// A wire that this shard dialled.
 #[derive(Debug)]
 pub(crate) struct Peer {
@@ -64,6 +67,8 @@ pub(crate) struct Peers {
     wires: BTreeMap<ShardWireId, Peer>,
     /// Sessions of broken wires, by target. The next connection shows whether their owner is alive.
     orphans: BTreeMap<Target, BTreeSet<SessionId>>,
+    /// Why targets cannot be stood by for, as operators were told since each was reached last.
+    refusals: BTreeMap<Target, BTreeSet<String>>,
     /// Copies of sessions that peers have handed over to this shard.
     unneeded: UnneededCopies,
     /// Empty between calls; kept so that a heartbeat allocates nothing.
@@ -96,6 +101,7 @@ impl Peers {
             dialer,
             wires: BTreeMap::new(),
             orphans: BTreeMap::new(),
+            refusals: BTreeMap::new(),
             unneeded: UnneededCopies::default(),
             acts: Vec::new(),
         })
@@ -146,6 +152,19 @@ impl Peers {
     /// The sessions of the last wire to a target, which has not answered on another one.
     pub(crate) fn take_orphans(&mut self, target: Target) -> BTreeSet<SessionId> {
         self.orphans.remove(&target).unwrap_or_default()
+    }
+
+    /// A target refuses this shard, or cannot be dialled. Whether operators are to be told: it is dialled again and again.
+    pub(crate) fn refused(&mut self, target: Target, reason: &str) -> bool {
+        let told = self.refusals.entry(target).or_default();
+        told.len() < REASONS_MAX && told.insert(reason.into())
+    }
+
+    /// The edge at the other side of this wire accepts this shard.
+    pub(crate) fn accepted(&mut self, wire: ShardWireId) {
+        if let Some(peer) = self.wires.get(&wire).filter(|_| !self.refusals.is_empty()) {
+            self.refusals.remove(&peer.target);
+        }
     }
 
     /// A wire is gone. Returns it, so that its sessions can be told.
@@ -236,6 +255,7 @@ impl Peers {
     /// An edge is not dialled any more.
     fn forget_sessions(&mut self, edge: u16) {
         self.orphans.retain(|target, _| target.edge != edge);
+        self.refusals.retain(|target, _| target.edge != edge);
         self.unneeded.forget(edge);
     }
 

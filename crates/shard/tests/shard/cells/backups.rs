@@ -287,7 +287,11 @@ fn cells_end_while_their_slot_goes_over_to_another_edge() {
 #[test]
 fn a_cell_that_cannot_change_says_why() {
     let (mut world, [at, backup, third], _) = running(BackupForm::Log);
-    for (edge, why) in [(at, "its own backup"), (backup, "backup already"), (7, "not connected")] {
+    for (edge, why) in [
+        (at, "its own backup: name another edge"),
+        (backup, "backup already"),
+        (7, "must name this edge in `standby.edges`"),
+    ] {
         world.moves.clear();
         world.moves_backup(at, &format!("e{edge}"));
         world.runs(SOON_MS);

@@ -81,7 +81,11 @@ fn a_next_backup_that_is_silent_changes_nothing() {
 #[test]
 fn a_backup_that_cannot_move_says_why() {
     let (mut world, _) = backed();
-    for (edge, why) in [("e0", "its own backup"), ("e1", "backup already"), ("e7", "not connected")] {
+    for (edge, why) in [
+        ("e0", "its own backup: name another edge"),
+        ("e1", "backup already"),
+        ("e7", "must name this edge in `standby.edges`"),
+    ] {
         world.moves.clear();
         world.moves_backup(0, edge);
         world.runs(10);

@@ -50,12 +50,20 @@ fn outlive_it(world: &mut World, clients: &[usize], edges: &[usize]) {
     assert_eq!(world.runs_at(), edges);
 }
 
+/// The first edge has told its operator with all of these words that the backup does not keep a session.
+fn is_told(world: &World, words: &[&str]) {
+    let is_it = |note: &&String| note.contains("`e1` no longer keeps the session");
+    let says_all = |note: &String| words.iter().all(|word| note.contains(word));
+    assert!(world.notes.iter().filter(is_it).any(says_all), "{words:?}: {:?}", world.notes);
+}
+
 #[test]
 fn a_session_of_a_version_that_the_backup_lacks_harms_no_other() {
     let (mut world, old) = begun(2, 2);
     world.deploys_another(0);
     let mut new = vec![world.comes(0)];
     are_served(&mut world, &old, "e1", 2 * LONG_MS);
+    is_told(&world, &["which the edge `e1` does not have yet", "it is requesting it from its peers"]);
     // It runs alone, and so do those that come later, which need not wait as long.
     assert!(heard(&world, new[0], "hi"), "{:?}", world.heard(new[0]));
     new.extend([world.joins(0), world.joins(0)]);
@@ -103,6 +111,7 @@ fn a_backup_that_is_full_keeps_what_it_has() {
     let late = [world.joins(0), world.joins(0)];
     are_served(&mut world, &kept, "e1", 3 * LONG_MS);
     assert!(late.iter().all(|client| heard(&world, *client, "hi") && backup(&world, *client).is_none()));
+    is_told(&world, &["maximum number of sessions", "raise `limits.sessions`"]);
     // One of them fits when another session ends.
     world.closes(kept[0]);
     for _ in 0..80 {
