@@ -173,6 +173,11 @@ fn edge(state: &AdminState) -> Result<Answer, Refusal> {
     for (app, listed) in apps.iter().zip(value["apps"].as_array_mut().into_iter().flatten()) {
         listed["stages"] = json!(names.of(&app.name, app.image));
     }
+    let control::ControlAnswer::Gate(gate) = ask(state, ControlRequest::Gate)? else {
+        return Err(unexpected());
+    };
+    // By this, an operator finds the edge at whose gate the end of a session is that runs elsewhere.
+    value["gate"] = json!(gate.map(|host| host.to_string()));
     value["edge"] = json!(state.edge);
     Ok(Answer::json(&value))
 }

@@ -110,6 +110,8 @@ pub enum ControlRequest {
     Undeploy(String),
     /// The apps deployed now.
     Apps,
+    /// The agent of this edge's gates.
+    Gate,
     /// The apps with this image that sessions here may run, deployed now or earlier.
     OfImage(ImageHash),
     /// All versions of apps that sessions here may run, and whether the edge drains.
@@ -164,6 +166,8 @@ pub enum ControlAnswer {
     Refused(String),
     /// Apps.
     Apps(Vec<App>),
+    /// The agent of this edge's gates, if it has some.
+    Gate(Option<HostId>),
     /// All versions of apps, and whether the edge drains.
     Versions(Vec<App>, bool),
     /// Sessions, and the counters that shards send with them.
@@ -571,6 +575,7 @@ impl Control {
                 if known { ControlAnswer::Done } else { ControlAnswer::NotFound }
             }
             ControlRequest::Apps => ControlAnswer::Apps(self.apps.values().cloned().collect()),
+            ControlRequest::Gate => ControlAnswer::Gate(self.gate),
             ControlRequest::OfImage(image) => {
                 let having = self.versions.values().filter(|app| app.image == image);
                 ControlAnswer::Apps(having.cloned().collect())

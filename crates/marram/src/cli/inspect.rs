@@ -119,10 +119,14 @@ fn edge(edge: &Value) -> String {
 /// row is shown, or what the coordinator knows.
 fn one(session: &str, edges: &Edges) -> Result<(), Failure> {
     let session = &edges.whole(session)?;
-    let answer = match edges.ask_owner(&format!("/v1/sessions/{session}")) {
+    let mut answer = match edges.ask_owner(&format!("/v1/sessions/{session}")) {
         Ok(answer) => answer,
         Err(failure) => return elsewhere(session, edges, failure),
     };
+    // Without it the rest is right, too.
+    if let Ok((asked, _)) = edges.listed("/v1/edge") {
+        name_gates(&mut answer, &asked);
+    }
     edges.show(std::slice::from_ref(&answer), || {
         let mut out = String::new();
         for (field, value) in
@@ -140,6 +144,24 @@ fn one(session: &str, edges: &Edges) -> Result<(), Failure> {
         out + &clients(&answer) + &servers(&answer)
     });
     Ok(())
+}
+
+/// Names the edges at whose gates the ends of a session are, among those that were asked. The cell may be at another one.
+fn name_gates(session: &mut Value, asked: &[Value]) {
+    for end in ["client", "server"] {
+        let is_its = |edge: &&Value| edge["gate"].is_string() && edge["gate"] == session[end];
+        let Some(edge) = asked.iter().find(is_its).map(|edge| edge["edge"].clone()) else { continue };
+        if edge != session["edge"]
+            && let Some(survives) = session["survives"].as_array_mut()
+        {
+            let edge = edge.as_str().unwrap_or_default();
+            let line = format!(
+                "ends with: the failure of the edge `{edge}`: the {end}'s connection stays at its gate"
+            );
+            survives.push(line.into());
+        }
+        session[format!("{end}_gate")] = edge;
+    }
 }
 
 /// The clients of a shared cell, as far as the edge lists them.
@@ -211,6 +233,28 @@ pub(super) fn age(seconds: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::name_gates;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn the_edge_at_whose_gate_an_end_is_is_named_if_it_was_asked() {
+        let asked = [
+            json!({ "edge": "a", "gate": "01" }),
+            json!({ "edge": "b", "gate": null }),
+            json!({ "edge": "old" }),
+        ];
+        let session = |edge: &str, client: &str, server: Value| {
+            let mut session = json!({ "edge": edge, "client": client, "server": server, "survives": [] });
+            name_gates(&mut session, &asked);
+            let survives = session["survives"].as_array().map(Vec::len);
+            (session["client_gate"].clone(), session["server_gate"].clone(), survives)
+        };
+        let none = Value::Null;
+        assert_eq!(session("b", "01", none.clone()), ("a".into(), none.clone(), Some(1)));
+        assert_eq!(session("a", "01", "01".into()), ("a".into(), "a".into(), Some(0)));
+        assert_eq!(session("b", "02", none.clone()), (none.clone(), none, Some(0)));
+    }
+
     #[test]
     fn an_age_is_shown_in_two_units() {
         for (seconds, formatted) in
