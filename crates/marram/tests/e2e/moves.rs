@@ -1,5 +1,6 @@
 //! Live moves with real processes: what they do to sessions, and the commands of operators.
 
+mod gates;
 mod ledger;
 mod live;
 mod mover;
