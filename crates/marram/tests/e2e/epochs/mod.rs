@@ -14,4 +14,5 @@ mod moves;
 mod policies;
 mod rebalance;
 mod servers;
+mod sleeps;
 mod world;

@@ -6,8 +6,9 @@ use crate::support::{
 };
 use hyper::Method;
 use marram_cluster::{Layout, TempDir, TestCluster, TestStore};
+use marram_testbed::Relay;
 use serde_json::Value;
-use std::{collections::BTreeMap, net::SocketAddr};
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 /// Edges, agents of both sides, and the store in a process of its own.
 pub(super) struct World {
@@ -80,14 +81,37 @@ impl World {
 
     /// As [`Self::with_app`], with several.
     pub(super) fn with_apps(layout: Layout, edges: usize, apps: &[(&str, &str)]) -> Self {
+        Self::start((layout, edges), apps, |cluster| {
+            let addresses: Vec<String> =
+                cluster.edge_addresses()[..edges].iter().map(SocketAddr::to_string).collect();
+            format!("standby = {{ edges = {addresses:?} }}")
+        })
+    }
+
+    /// As [`Self::with_app`]. The edges reach each other through relays alone: one in front of each edge.
+    pub(super) fn through_relays(layout: Layout, edges: usize, app: (&str, &str)) -> (Self, Vec<Relay>) {
+        let mut relays = Vec::new();
+        let world = Self::start((layout, edges), &[app], |cluster| {
+            let relay = |address: &SocketAddr| Relay::start(*address, Duration::ZERO).unwrap();
+            relays.extend(cluster.edge_addresses().iter().map(relay));
+            let addresses: Vec<String> = relays.iter().map(|relay| relay.address().to_string()).collect();
+            format!("standby = {{ edges = {addresses:?}, learn = false }}")
+        });
+        (world, relays)
+    }
+
+    /// Starts the first edges, which reach each other as this field of their configuration says.
+    fn start(
+        (layout, edges): (Layout, usize),
+        apps: &[(&str, &str)],
+        standby: impl FnOnce(&TestCluster) -> String,
+    ) -> Self {
         let manifests = |place: &TempDir| {
             apps.iter().map(|(app, rest)| support::cells().manifest(place, app, app, rest)).collect()
         };
         let mut cluster = TestCluster::new(layout, manifests).unwrap();
         let store = support::store(&cluster.logs);
-        let addresses: Vec<String> =
-            cluster.edge_addresses()[..edges].iter().map(SocketAddr::to_string).collect();
-        let extra = format!("standby = {{ edges = {addresses:?} }}\n{}", store.field());
+        let extra = format!("{}\n{}", standby(&cluster), store.field());
         (0..edges).for_each(|edge| cluster.start_edge(edge, &extra).unwrap());
         let mut names = BTreeMap::new();
         let address = store.address();
@@ -226,7 +250,7 @@ impl World {
     }
 }
 
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// An edge's name in its configuration: with its life.
 fn name(cluster: &TestCluster, index: usize) -> String {
