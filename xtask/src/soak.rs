@@ -38,7 +38,7 @@ impl Soak {
     }
 }
 
-const SOAKS: [Soak; 12] = [
+const SOAKS: [Soak; 13] = [
     Soak {
         name: "sim",
         amount: "2,000,000 histories that were never simulated before",
@@ -88,6 +88,12 @@ const SOAKS: [Soak; 12] = [
         run: crowd,
     },
     Soak {
+        name: "gates",
+        amount: "200 kills of the edge or the backup of sessions between curl and nginx, at gates of other edges",
+        in_ci: "20",
+        run: gates,
+    },
+    Soak {
         name: "table",
         amount: "the table of docs/faults.md, each cell three times",
         in_ci: "nothing",
@@ -113,7 +119,7 @@ const SOAKS: [Soak; 12] = [
     },
 ];
 
-/// The tests of random faults, of many and of busy sessions, of moves, of many in one cell, and of taking over: modules of `crates/marram/tests/e2e`. A
+/// The tests of random faults, of many and of busy sessions, of moves, of many in one cell, of gates, and of taking over: modules of `crates/marram/tests/e2e`. A
 /// filter that matches nothing passes without running a test: a module that is renamed must be
 /// renamed here.
 const REAL_FAULTS: &str = "recovery::real_faults::";
@@ -121,6 +127,7 @@ const MANY: &str = "recovery::many::";
 const BUSY: &str = "recovery::busy::";
 const MOVES: &str = "moves::live::";
 const CROWD: &str = "epochs::crowd_of_a_hall::";
+const GATES: &str = "epochs::gates::";
 const STANDBY: &str = "keepers::standby::";
 
 /// `cargo xtask soak [NAME ...]`: the named ones, or all. Stops at the first that fails.
@@ -200,6 +207,11 @@ fn crowd() -> Result<()> {
     run(tests.envs(amounts).args(["--", "--nocapture"]))
 }
 
+/// Each byte that curl gets is compared.
+fn gates() -> Result<()> {
+    run(e2e(GATES).env("MARRAM_EPOCH_KILLS", "200"))
+}
+
 /// Budgets of 128 MiB are full. With half of that, the checkpoints of the sessions that run take all of it, and new ones wait for
 /// minutes.
 ///
@@ -268,7 +280,7 @@ fn repeat(times: u32, loops: usize, action: impl Fn() -> Result<()>) -> Result<(
 
 #[cfg(test)]
 mod tests {
-    use super::{BUSY, CROWD, MANY, MOVES, REAL_FAULTS, SOAKS, STANDBY, choose, results};
+    use super::{BUSY, CROWD, GATES, MANY, MOVES, REAL_FAULTS, SOAKS, STANDBY, choose, results};
     use crate::project;
 
     #[test]
@@ -279,7 +291,7 @@ mod tests {
     #[test]
     fn the_modules_that_are_run_alone_are_there() {
         // Cargo succeeds if a filter matches no test.
-        for module in [REAL_FAULTS, MANY, STANDBY, BUSY, MOVES, CROWD] {
+        for module in [REAL_FAULTS, MANY, STANDBY, BUSY, MOVES, CROWD, GATES] {
             let file = module.strip_suffix("::").unwrap().replace("::", "/") + ".rs";
             let text = project::read(format!("crates/marram/tests/e2e/{file}").as_ref()).unwrap();
             assert!(text.contains("#[test]"), "{file}");

@@ -1,16 +1,17 @@
-//! A client and a server that know nothing of Marram: curl through the gate of one edge, nginx behind the gate of another one. The
-//! edges that run the cell, and back it, are killed meanwhile.
+//! Clients and servers that know nothing of Marram: curl through the gate of one edge, nginx behind the gate of another one. The
+//! edges that run the cell, and back it, are killed meanwhile; and the edges with the gates.
 
-use super::world::{World, layout};
+use super::world::{World, hear, layout};
 use crate::support::{
     self,
     site::{self, Site},
-    stream::until,
+    stream::{Stream, echo, until},
 };
 use marram_cluster::{LogEvent, free_address};
 use marram_wire::seeded::Seeded;
 use std::{
-    net::SocketAddr,
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
     process::{Command, Stdio},
     sync::{
         Arc,
@@ -25,6 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const EDGES: usize = 2;
 const CLIENTS_GATE: usize = 2;
 const SERVERS_GATE: usize = 3;
+/// Another one with a gate for clients.
+const OTHER_GATE: usize = 4;
 /// The file is requested so often in one connection.
 const REQUESTS: usize = 20;
 
@@ -83,26 +86,31 @@ impl Curls {
     }
 }
 
-/// The edges with gates, which run no cells. Returns the address for clients.
-fn open_gates(world: &mut World, site: &Site) -> SocketAddr {
-    let gate = free_address().unwrap();
+/// The field of an edge without cells that says which edges its gates reach.
+fn gates(world: &World) -> String {
     let cells: Vec<String> =
         world.cluster.edge_addresses()[..EDGES].iter().map(SocketAddr::to_string).collect();
-    let gates = format!("gates = {{ edges = {cells:?} }}");
-    for edge in [CLIENTS_GATE, SERVERS_GATE] {
-        world.cluster.edges[edge].run_no_apps();
-    }
-    let servers = format!("servers = {{ web = \"{}\" }}\n{gates}", site.plain);
-    world.cluster.start_edge(SERVERS_GATE, &servers).unwrap();
+    format!("gates = {{ edges = {cells:?} }}")
+}
+
+/// Starts an edge that runs no cells and has a gate to this server.
+fn open_servers_gate(world: &mut World, server: SocketAddr) {
+    let fields = format!("servers = {{ web = \"{server}\" }}\n{}", gates(world));
+    world.cluster.edges[SERVERS_GATE].run_no_apps();
+    world.cluster.start_edge(SERVERS_GATE, &fields).unwrap();
     // The server's gate must be connected before a client comes.
     (0..EDGES).for_each(|edge| server_reached(world, edge));
+}
+
+/// Starts an edge that runs no cells and has a gate for clients at this address.
+fn open_clients_gate(world: &mut World, edge: usize, at: SocketAddr) {
     let start = world.cluster.logs.end();
-    let clients = format!("gate = [{{ listen = \"{gate}\", app = \"forward\" }}]\n{gates}");
-    world.cluster.start_edge(CLIENTS_GATE, &clients).unwrap();
-    let who = world.cluster.edges[CLIENTS_GATE].who();
+    let fields = format!("gate = [{{ listen = \"{at}\", app = \"forward\" }}]\n{}", gates(world));
+    world.cluster.edges[edge].run_no_apps();
+    world.cluster.start_edge(edge, &fields).unwrap();
+    let who = world.cluster.edges[edge].who();
     let open = |event: &LogEvent| *event.who == *who && event.text("message") == "listening for clients";
     world.cluster.logs.wait(start, PATIENCE, open).unwrap();
-    gate
 }
 
 /// Waits until the server's gate is connected to this edge.
@@ -122,7 +130,9 @@ fn curl_gets_every_byte_from_nginx_through_gates_of_other_edges() {
     let site = Site::start(nginx, "epoch-site", &[("file", file.clone())], Vec::new());
     let layout = layout("epoch-gates", EDGES + 2, support::UNSUSPECTING);
     let mut world = World::without_agents(layout, EDGES, "every = \"1ms\"");
-    let gate = open_gates(&mut world, &site);
+    let gate = free_address().unwrap();
+    open_servers_gate(&mut world, site.plain);
+    open_clients_gate(&mut world, CLIENTS_GATE, gate);
     let curls = Curls::start(2, gate, &Arc::new(file));
     let cells: Vec<usize> = (0..EDGES).collect();
     for round in 0..kills {
@@ -141,4 +151,61 @@ fn curl_gets_every_byte_from_nginx_through_gates_of_other_edges() {
         server_reached(&world, victim);
     }
     curls.finish();
+}
+
+/// A connection through a gate, over which a byte has come back.
+fn connect(gate: SocketAddr) -> TcpStream {
+    let mut stream = TcpStream::connect(gate).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(b"?").unwrap();
+    let mut answer = [0];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"?");
+    stream
+}
+
+/// Waits until a connection is over.
+fn is_over(mut stream: TcpStream) {
+    match stream.read(&mut [0]) {
+        Ok(count) => assert_eq!(count, 0, "nothing was sent"),
+        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}"),
+    }
+}
+
+#[test]
+fn the_death_of_a_gate_ends_its_connections_and_nothing_else() {
+    const OTHERS: usize = 2;
+    let layout = layout("epoch-gate-dies", OTHER_GATE + 1, support::UNSUSPECTING);
+    let mut world = World::without_agents(layout, EDGES, "every = \"1ms\"\n[keep]\nlinger = \"1s\"");
+    let [gate, other] = [(); 2].map(|()| free_address().unwrap());
+    open_servers_gate(&mut world, echo());
+    open_clients_gate(&mut world, CLIENTS_GATE, gate);
+    open_clients_gate(&mut world, OTHER_GATE, other);
+    let cells: Vec<usize> = (0..EDGES).collect();
+    let streams: Vec<Stream> = (0..OTHERS).map(|_| Stream::start(other)).collect();
+    hear(&streams);
+    let others = world.backed_at(&cells, OTHERS);
+    let gone: Vec<TcpStream> = (0..3).map(|_| connect(gate)).collect();
+    world.backed_at(&cells, OTHERS + gone.len());
+
+    world.cluster.edges[CLIENTS_GATE].kill();
+    gone.into_iter().for_each(is_over);
+    // Their sessions end when their linger time is over; the others go on where they are.
+    let left = world.backed_at(&cells, OTHERS);
+    assert_eq!(left, others);
+    hear(&streams);
+    open_clients_gate(&mut world, CLIENTS_GATE, gate);
+    let again = connect(gate);
+
+    // The server's ends of all sessions are in this one.
+    world.cluster.edges[SERVERS_GATE].kill();
+    let over = || world.seen_by(&cells).is_empty().then_some(());
+    until(over, || world.cluster.logs.tail(60));
+    is_over(again);
+    let server = echo();
+    open_servers_gate(&mut world, server);
+    drop([connect(gate), connect(other)]);
+    for edge in cells {
+        assert_eq!(world.counter(edge, "shard_deaths_total"), 0, "the edges with the cells go on");
+    }
 }
