@@ -50,6 +50,9 @@ pub const OUTPUT_WINDOW_MIN: u64 = charge(STREAM_CUT);
 pub const UNTAKEN_MAX: u64 = OUTPUT_WINDOW + charge(MESSAGE_SIZE_MAX);
 /// Bytes of checkpoint parts in flight to an end that it has not stored.
 pub const CHECKPOINT_WINDOW: u64 = 256 << 10;
+/// The same to a keeper: a standby, a backup, a recorder, the edge to which a session moves. It begins with [`CHECKPOINT_WINDOW`], and grows
+/// while parts do not wait for one another: 100 MB/s at a round trip of 40 ms.
+pub const COPY_WINDOW_MAX: u64 = 4 << 20;
 /// Bytes of its own messages that an end keeps for one session before it stops reading from the application.
 pub const RETAINED_MAX: u64 = 16 << 20;
 /// A keeper with more than this many unacknowledged bytes of consumed messages is dropped, and starts again later.

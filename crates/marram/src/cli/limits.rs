@@ -81,6 +81,11 @@ fn on_the_wire() -> Vec<Row> {
         ("messages in flight to an end, and one more", size64(wire::OUTPUT_WINDOW), "the cell waits"),
         ("the same, if its agent's memory is full", size64(wire::OUTPUT_WINDOW_MIN), "the cell waits"),
         ("checkpoint parts in flight to an end", size64(wire::CHECKPOINT_WINDOW), "the edge waits"),
+        (
+            "the same to a standby, a backup or a recorder, over a long link",
+            size64(wire::COPY_WINDOW_MAX),
+            "the edge waits",
+        ),
         ("text in a frame", size(wire::TEXT_MAX), "it is cut"),
     ]
 }

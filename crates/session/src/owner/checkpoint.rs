@@ -186,7 +186,7 @@ impl Owner {
             let has_waited = self.awaits_keeper_or_group();
             self.keep.iter_mut().for_each(|keep| keep.sealed(&meta, &bytes));
             if !taken.is_own {
-                self.feed_apart(&meta, &taken.took, &bytes, out);
+                self.feed_apart(now, &meta, &taken.took, &bytes, out);
             }
             self.begin_rebuild(out);
             self.checkpoint_if_due(out);
@@ -198,7 +198,7 @@ impl Owner {
         let Some((meta, took, holders)) = self.checkpointer.sealed(&self.about, &self.ends, &bytes) else {
             return;
         };
-        self.replicas.feed_checkpoint(self.about.context(), &meta, &bytes, &took, out);
+        self.replicas.feed_checkpoint((self.about.context(), now.mono_ns), &meta, &bytes, &took, out);
         for index in holders {
             let Some(channel) = self.ends[index].channel else { continue };
             let port = self.ends[index].port;
@@ -211,11 +211,18 @@ impl Owner {
     }
 
     /// Sends keepers a checkpoint that the ends do not get.
-    fn feed_apart(&mut self, meta: &CheckpointMeta, took: &[u64], bytes: &Bytes, out: &mut Vec<OwnerEffect>) {
+    fn feed_apart(
+        &mut self,
+        now: Now,
+        meta: &CheckpointMeta,
+        took: &[u64],
+        bytes: &Bytes,
+        out: &mut Vec<OwnerEffect>,
+    ) {
         // A keeper that takes over here has no log before this: each end needs it up to here.
         (0..self.ends.len()).for_each(|index| self.send_log(index, out));
         self.totals.epoch_page_bytes += self.replicas.pages_sealed(meta.number, meta.size);
-        self.replicas.feed_checkpoint(self.about.context(), meta, bytes, took, out);
+        self.replicas.feed_checkpoint((self.about.context(), now.mono_ns), meta, bytes, took, out);
     }
 
     /// Sends an end what it lacks of the log, if it is linked.

@@ -33,6 +33,7 @@ mod choose;
 mod client_port;
 mod clients;
 mod connections;
+mod copy_window;
 mod effect;
 mod end_state;
 mod ends;
@@ -593,8 +594,8 @@ impl Owner {
 
     /// A keeper that is to take the session over is sent checkpoints only as far as this allows: parts, the last of them when
     /// this many bytes are reached, or all that follows (`u64::MAX`). Returns how many bytes were sent.
-    pub fn allow_copy(&mut self, keeper: KeeperId, bytes: u64, out: &mut Vec<OwnerEffect>) -> u64 {
-        self.replicas.allow_copy(keeper, bytes, out)
+    pub fn allow_copy(&mut self, now: Now, keeper: KeeperId, bytes: u64, out: &mut Vec<OwnerEffect>) -> u64 {
+        self.replicas.allow_copy(now.mono_ns, keeper, bytes, out)
     }
 
     /// Whether a keeper was told to take the session over, so that no checkpoint is begun.
@@ -612,7 +613,7 @@ impl Owner {
     pub fn from_keeper(&mut self, now: Now, keeper: KeeperId, frame: Frame, out: &mut Vec<OwnerEffect>) {
         let was_handed_over = self.is_handed_over();
         let has_waited = self.awaits_keeper_or_group();
-        self.replicas.receive(self.about.context(), keeper, frame, out);
+        self.replicas.receive(self.about.context(), now.mono_ns, keeper, frame, out);
         self.pages_stored(now, out);
         self.confirmed(out);
         self.backup_changed(out);

@@ -1,6 +1,6 @@
 //! What is known of one keeper that is fed: how far it is, and what it waits for.
 
-use super::{page_feed::PageFeed, policy::BackupForm, protection::Place};
+use super::{copy_window::CopyWindow, page_feed::PageFeed, policy::BackupForm, protection::Place};
 use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
 use bytes::Bytes;
 use marram_wire::{
@@ -86,8 +86,8 @@ pub(super) struct ReplicaStream {
     /// Whether it has stored that checkpoint.
     pub(super) ready: bool,
     pub(super) transfers: VecDeque<CheckpointTransfer>,
-    /// Bytes of checkpoints that it has not stored.
-    pub(super) in_flight: u64,
+    /// What is on its way of checkpoints.
+    pub(super) window: CopyWindow,
     /// Bytes of checkpoints that may still be sent to it. Without limit, unless it is to take the session over: the shard spreads
     /// the copies of its moves over time.
     pub(super) allowed: u64,
@@ -119,14 +119,15 @@ impl ReplicaStream {
     /// It has stored parts of a checkpoint. False if it was sent less than that, or if it claims to have all of a
     /// checkpoint that was not sent completely: ends ask a keeper first if it is ready, so a false claim would mislead
     /// them.
-    pub(super) fn stored(&mut self, stored: &Stored) -> bool {
-        let Some(left) = self.in_flight.checked_sub(stored.bytes) else { return false };
-        self.in_flight = left;
+    pub(super) fn stored(&mut self, now_ns: u64, stored: &Stored) -> bool {
+        if !self.window.store(now_ns, stored.bytes) {
+            return false;
+        }
         let Some(number) = stored.complete else { return true };
         let sent = |transfer: &CheckpointTransfer| {
             transfer.meta.number == number && transfer.sent == Some(transfer.bytes.len())
         };
-        let complete = left == 0 && self.transfers.front().is_some_and(sent);
+        let complete = self.window.in_flight() == 0 && self.transfers.front().is_some_and(sent);
         if complete {
             self.mark_ready();
             self.stored = Some(number);

@@ -9,6 +9,7 @@ use super::{
     OwnerEffect,
     about::About,
     checkpointer::Awaited,
+    copy_window::CopyWindow,
     end_state::{EndState, Message},
     ends::Ends,
     log::Log,
@@ -34,7 +35,7 @@ use marram_wire::{
     },
     header::Many,
     id::Port,
-    limits::{CHECKPOINT_WINDOW, FEED_WINDOW, PART_SIZE, REPLAY_LAG_MAX, REPLAYED_EVERY, charge},
+    limits::{COPY_WINDOW_MAX, FEED_WINDOW, PART_SIZE, REPLAY_LAG_MAX, REPLAYED_EVERY, charge},
     log::Event,
 };
 
@@ -115,7 +116,7 @@ impl Replicas {
             base: None,
             ready: false,
             transfers: VecDeque::new(),
-            in_flight: 0,
+            window: CopyWindow::default(),
             allowed: if feed == Feed::Moved || is_next { 0 } else { u64::MAX },
             behind: 0,
             unreplayed: 0,
@@ -190,21 +191,27 @@ impl Replicas {
         let stream = self.streams.iter().find(|stream| stream.keeper == keeper)?;
         let transfer = stream.transfers.front()?;
         let (sent, size) = (transfer.sent.unwrap_or(0) as u64, transfer.bytes.len() as u64);
-        let waits = stream.allowed == 0 && sent < size && stream.in_flight < CHECKPOINT_WINDOW;
+        let waits = stream.allowed == 0 && sent < size && !stream.window.is_full();
         Some(CopyProgress { sent, size, waits })
     }
 
     /// Sends a keeper parts of checkpoints now, the last of them when this many bytes are reached, or as many as it can take and
     /// later more if there is no limit (`u64::MAX`). Returns how many bytes were sent.
-    pub(super) fn allow_copy(&mut self, keeper: KeeperId, bytes: u64, out: &mut Vec<OwnerEffect>) -> u64 {
+    pub(super) fn allow_copy(
+        &mut self,
+        now_ns: u64,
+        keeper: KeeperId,
+        bytes: u64,
+        out: &mut Vec<OwnerEffect>,
+    ) -> u64 {
         let Some(stream) = self.streams.iter_mut().find(|stream| stream.keeper == keeper) else { return 0 };
-        let before = stream.in_flight;
+        let before = stream.window.in_flight();
         stream.allowed = bytes;
-        send_parts(stream, out);
+        send_parts(stream, now_ns, out);
         if bytes < u64::MAX {
             stream.allowed = 0;
         }
-        stream.in_flight - before
+        stream.window.in_flight() - before
     }
 
     /// The backup, if there is one: whether it has all that it begins with, so that it can confirm epochs.
@@ -342,7 +349,7 @@ impl Replicas {
         self.streams.iter().map(|stream| ReplicaProgress {
             keeper: stream.keeper,
             ready: stream.ready,
-            behind: stream.behind + stream.in_flight,
+            behind: stream.behind + stream.window.in_flight(),
             unreplayed: stream.feed.is_replayed().then_some(stream.unreplayed),
         })
     }
@@ -379,6 +386,7 @@ impl Replicas {
     pub(super) fn receive(
         &mut self,
         context: TraceContext,
+        now_ns: u64,
         keeper: KeeperId,
         frame: Frame,
         out: &mut Vec<OwnerEffect>,
@@ -396,7 +404,9 @@ impl Replicas {
                 }
                 None => (Code::Protocol, "it acknowledged more than it was fed".into()),
             },
-            Frame::Stored(stored) if stream.stored(&stored) => return send_parts(stream, out),
+            Frame::Stored(stored) if stream.stored(now_ns, &stored) => {
+                return send_parts(stream, now_ns, out);
+            }
             Frame::Stored(_) => (Code::Protocol, "it acknowledged parts that it was not sent".into()),
             Frame::Replayed(replayed) if stream.replayed(replayed.entries) => return,
             Frame::Replayed(_) => (Code::Protocol, "it replayed entries that it was not fed".into()),
@@ -572,7 +582,7 @@ impl Replicas {
     /// Sends a sealed checkpoint: to a hot keeper only the one that it begins with, since it replays what follows.
     pub(super) fn feed_checkpoint(
         &mut self,
-        context: TraceContext,
+        (context, now_ns): (TraceContext, u64),
         meta: &CheckpointMeta,
         bytes: &Bytes,
         took: &[u64],
@@ -592,7 +602,7 @@ impl Replicas {
             stream.base = stream.base.filter(|number| *number != meta.number);
             let (meta, took, bytes) = (meta.clone(), took.to_vec(), bytes.clone());
             stream.transfers.push_back(CheckpointTransfer { meta, took, bytes, sent: None });
-            send_parts(stream, out);
+            send_parts(stream, now_ns, out);
         }
     }
 
@@ -641,7 +651,7 @@ impl Replicas {
     pub(super) fn invariants(&self) -> Result<(), BrokenInvariant> {
         for stream in &self.streams {
             holds!("I35", stream.behind <= FEED_WINDOW);
-            holds!("I35", stream.in_flight <= CHECKPOINT_WINDOW + PART_SIZE as u64);
+            holds!("I35", stream.window.in_flight() <= COPY_WINDOW_MAX + PART_SIZE as u64);
             holds!("I35", !stream.ready || stream.unreplayed_min <= stream.unreplayed);
             holds!("I35", stream.transfers.len() <= TRANSFERS_MAX);
             holds!("I35", stream.base.is_none() || stream.streaming);
@@ -651,7 +661,7 @@ impl Replicas {
 }
 
 /// Sends parts of checkpoints within the window, one checkpoint after the other.
-fn send_parts(stream: &mut ReplicaStream, out: &mut Vec<OwnerEffect>) {
+fn send_parts(stream: &mut ReplicaStream, now_ns: u64, out: &mut Vec<OwnerEffect>) {
     let (keeper, channel) = (stream.keeper, stream.channel);
     while let Some(transfer) = stream.transfers.front_mut() {
         let Some(sent) = &mut transfer.sent else {
@@ -663,19 +673,19 @@ fn send_parts(stream: &mut ReplicaStream, out: &mut Vec<OwnerEffect>) {
         if *sent == transfer.bytes.len() {
             // The next one follows when this one is stored, so that each part belongs to the checkpoint that was
             // announced last.
-            if stream.in_flight > 0 {
+            if stream.window.in_flight() > 0 {
                 return;
             }
             stream.transfers.pop_front();
             continue;
         }
-        if stream.in_flight >= CHECKPOINT_WINDOW || stream.allowed == 0 {
+        if stream.window.is_full() || stream.allowed == 0 {
             return;
         }
         let end = transfer.bytes.len().min(*sent + PART_SIZE);
         let bytes = transfer.bytes.slice(*sent..end);
         *sent = end;
-        stream.in_flight += bytes.len() as u64;
+        stream.window.send(now_ns, bytes.len() as u64);
         if stream.allowed < u64::MAX {
             stream.allowed = stream.allowed.saturating_sub(bytes.len() as u64);
         }

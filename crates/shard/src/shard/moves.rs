@@ -298,7 +298,9 @@ impl Shard {
             let Some(keeper) = session.copied_to() else { continue };
             let allowed = if limit == 0 { u64::MAX } else { PART_SIZE as u64 };
             let mut sent = 0;
-            self.with_owner(now, id, out, |owner, effects| sent = owner.allow_copy(keeper, allowed, effects));
+            self.with_owner(now, id, out, |owner, effects| {
+                sent = owner.allow_copy(now, keeper, allowed, effects)
+            });
             self.moves.copies.sent(now.mono_ns, sent, limit);
         }
     }

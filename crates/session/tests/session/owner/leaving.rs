@@ -33,8 +33,8 @@ fn moving() -> Bench {
 fn copied(bench: &mut Bench) {
     let number = bench.taken.as_ref().expect("a base for the next edge").number;
     assert_eq!(bench.checkpointed(&b"sealed"[..]), None);
-    bench.step(|owner, _, out| {
-        owner.allow_copy(NEXT, u64::MAX, out);
+    bench.step(|owner, now, out| {
+        owner.allow_copy(now, NEXT, u64::MAX, out);
     });
     let stored = Stored { channel: CHANNEL, bytes: 6, complete: Some(number) };
     bench.step(|owner, now, out| owner.from_keeper(now, NEXT, Frame::from(stored), out));
