@@ -65,6 +65,8 @@ pub(super) struct PageFeed {
     /// Whether pages are to be copied as soon as the cell stands between two entries.
     is_due: bool,
     copied: Option<CopiedPages>,
+    /// Whether the last copy could not be made.
+    has_failed: bool,
     /// Whether the backup is to take the session over once it has everything.
     pub(super) hands_over: bool,
 }
@@ -148,6 +150,15 @@ impl PageFeed {
         }
     }
 
+    /// No checkpoint could be taken. False if there was none the time before either: then a copy is not tried for ever while outputs
+    /// wait for it.
+    pub(super) fn copy_failed(&mut self) -> bool {
+        let may_try = !self.has_failed;
+        self.has_failed = true;
+        self.lose_copy();
+        may_try
+    }
+
     /// A newer generation is opened. Entries that wait are sealed for the one before: only pages can stand for them.
     pub(super) fn renew(&mut self) {
         if self.waiting.as_ref().is_some_and(|waiting| !waiting.is_empty()) {
@@ -175,6 +186,7 @@ impl PageFeed {
         let copied = self.copied.as_mut().filter(|copied| copied.number == number);
         let is_it = copied.is_some();
         copied.into_iter().for_each(|copied| copied.size = size);
+        self.has_failed &= !is_it;
         is_it
     }
 

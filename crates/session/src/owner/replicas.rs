@@ -607,11 +607,17 @@ impl Replicas {
     }
 
     /// The checkpoint failed: keepers that would have begun with it have nothing to begin with.
+    /// A backup keeps what it has, which may be all that there is beside this cell, and is given all pages next time; if these cannot be
+    /// copied either, it is of no use. The code says that it was not superseded, so a claim must say that it is no backup any more.
     pub(super) fn feed_no_checkpoint(&mut self, context: TraceContext, out: &mut Vec<OwnerEffect>) {
-        let waits = |stream: &ReplicaStream| {
-            stream.base.is_some() || stream.pages.as_ref().is_some_and(|pages| pages.has_unsealed())
-        };
-        self.lose_all(context, waits, "no checkpoint could be taken", out);
+        for at in (0..self.streams.len()).rev() {
+            let stream = &mut self.streams[at];
+            let unsealed = stream.pages.as_mut().filter(|pages| pages.has_unsealed());
+            let may_try = unsealed.is_none_or(|pages| pages.copy_failed());
+            if stream.base.is_some() || !may_try {
+                self.lose(context, at, Code::Busy, "no checkpoint could be taken".to_string(), out);
+            }
+        }
     }
 
     /// Ends hold a checkpoint and delete what it covers.

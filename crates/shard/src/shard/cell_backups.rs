@@ -203,7 +203,9 @@ impl Shard {
             let next = session.placing.next()?.id;
             let has_begun = session.owner.log_bytes().0 > 0;
             let may_copy = session.owner.may_copy() || !has_begun;
-            Some(may_copy && session.owner.could_be_backup(next))
+            // Its present backup goes on with it, if this edge is lost before the next one knows that it is to.
+            let is_backed = !has_begun || session.placing.has_ready_backup(&session.owner);
+            Some(may_copy && is_backed && session.owner.could_be_backup(next))
         };
         let are_able = members.iter().all(|id| is_able(id) == Some(true));
         if !are_able || self.handed_over_to(name).is_some() {

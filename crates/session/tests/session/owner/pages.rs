@@ -68,6 +68,20 @@ impl Backed {
         self.bench.step(|owner, now, out| owner.from_keeper(now, KEEPER, Frame::from(stored), out));
     }
 
+    /// The executor cannot make the copy.
+    fn cannot_copy(&mut self) {
+        let (cell, number) =
+            (self.bench.owner.cell().expect("a cell"), self.bench.taken.take().expect("copied").number);
+        let reason = self.bench.answer_checkpoint(cell, number, Err("no memory is left".into()));
+        assert_eq!(reason.as_deref(), Some("no memory is left"));
+    }
+
+    /// It is time to try that again.
+    fn copies_again(&mut self) {
+        self.bench.now.mono_ns += 2_000_000_000;
+        self.bench.step(|owner, now, out| owner.tick(now, out));
+    }
+
     /// What was copied is sealed, and sent. Returns its number.
     fn sealed(&mut self) -> u32 {
         let number = self.bench.taken.as_ref().expect("pages are copied").number;
@@ -154,14 +168,36 @@ fn a_session_is_handed_over_when_its_pages_have_arrived() {
 }
 
 #[test]
-fn a_backup_that_cannot_be_given_pages_is_lost() {
+fn a_backup_that_cannot_be_given_pages_keeps_what_it_has_and_gets_all_of_them() {
+    let mut backed = Backed::new(BackupForm::Pages);
+    backed.bench.credit(SERVER, 0, 4 * charge(1));
+    backed.pass("a");
+    backed.epoch();
+    backed.cannot_copy();
+    assert_eq!(backed.look(), (0, vec![]), "nothing stands for the output yet");
+    backed.copies_again();
+    assert_eq!(backed.bench.copied, Some(CheckpointBase::Image));
+    let number = backed.sealed();
+    backed.applied(number);
+    assert_eq!(backed.look().1.len(), 1);
+    // It was not the second one in a row.
+    backed.pass("b");
+    backed.epoch();
+    backed.cannot_copy();
+    assert_eq!(backed.bench.owner.keepers().count(), 1);
+}
+
+#[test]
+fn a_backup_that_can_never_be_given_pages_is_lost() {
     let mut backed = Backed::new(BackupForm::Pages);
     backed.pass("a");
     backed.epoch();
-    let (cell, number) =
-        (backed.bench.owner.cell().expect("a cell"), backed.bench.taken.take().expect("copied").number);
-    let reason = backed.bench.answer_checkpoint(cell, number, Err("no memory is left".into()));
-    assert_eq!(reason.as_deref(), Some("no memory is left"));
+    backed.cannot_copy();
+    backed.copies_again();
+    backed.cannot_copy();
+    let lines = backed.bench.look();
+    let said = |line: &String| line.contains("keeper 7 lost: Busy");
+    assert!(lines.iter().any(said), "not superseded, so a claim follows: {lines:?}");
     assert_eq!(backed.bench.owner.keepers().count(), 0);
 }
 

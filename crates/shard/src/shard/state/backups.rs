@@ -621,7 +621,7 @@ impl Backups {
         let Some(group) = self.by_name.get_mut(&name) else { return false };
         let Some(record) = group.record.as_ref().filter(|_| !group.is_heir) else { return false };
         let is_older = holder.generation.count < record.generation.count;
-        let has_arrived = holder == record && group.instead.is_some();
+        let has_arrived = holder == record;
         // Also if the primary claims again what it has, before its backup is handed the group.
         let names_no_other = holder.backup.is_none() || holder.backup == record.backup;
         let is_primarys = holder.primary == group.primary && names_no_other;

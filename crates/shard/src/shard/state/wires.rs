@@ -288,7 +288,8 @@ impl Wires {
         let of_shard = |role: &&Role| role.shard == shard.unwrap_or(session.0[0] % role.shards);
         let leads = |role: &&Role| !role.recorder && role.name == name;
         let role = |wire: &Wire| wire.role.as_ref().filter(leads).filter(of_shard).cloned();
-        self.by_id.iter().find_map(|(id, wire)| role(wire).map(|role| (*id, role)))
+        // The newest one: an older one to the same shard may be broken, unheard.
+        self.by_id.iter().rev().find_map(|(id, wire)| role(wire).map(|role| (*id, role)))
     }
 
     /// The recorder with the first name, so that all shards of a domain that see the same ones choose alike.

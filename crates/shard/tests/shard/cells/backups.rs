@@ -57,6 +57,36 @@ fn the_backup_of_a_slot_moves_and_goes_on_when_the_primary_dies() {
 }
 
 #[test]
+fn a_copy_that_cannot_be_made_costs_the_backup_nothing_that_it_has() {
+    let (mut world, [at, backup, _], clients) = running(BackupForm::Pages);
+    say(&mut world, &clients, "before");
+    world.runs(SOON_MS);
+    all_hear(&world, &clients, &["before"], "before");
+    world.failing_copies = 1;
+    say(&mut world, &clients, "after");
+    while world.failing_copies > 0 {
+        world.steps(1);
+    }
+    world.kills(at);
+    world.runs(LONG_MS);
+    assert_eq!(world.runs_at(), [backup], "{:?}", world.notes);
+    all_hear(&world, &clients, &["before", "after"], "at the backup");
+}
+
+#[test]
+fn a_backup_for_which_no_copy_can_be_made_is_claimed_away() {
+    let (mut world, [at, ..], clients) = running(BackupForm::Pages);
+    world.failing_copies = usize::MAX;
+    say(&mut world, &clients, "before");
+    world.runs(LONG_MS);
+    all_hear(&world, &clients, &["before"], "without a backup");
+    assert_eq!((world.runs_at(), world.backup_at(at)), (vec![at], None));
+    world.failing_copies = 0;
+    world.runs(LONG_MS);
+    assert_ne!(world.backup_at(at), None, "{:?}", world.notes);
+}
+
+#[test]
 fn cells_move_to_an_edge_that_is_not_their_backup() {
     for form in FORMS {
         let (mut world, [mut at, _, mut third], clients) = running(form);

@@ -198,6 +198,8 @@ pub(crate) struct World {
     checkpoints: BTreeMap<u64, (Header, Teller, usize)>,
     /// How many bytes the next one has, and what of the cells that are restored has arrived.
     pub(crate) copy_size: usize,
+    /// How many of the next copies cannot be made.
+    pub(crate) failing_copies: usize,
     parts: BTreeMap<CellId, Vec<u8>>,
     /// Whether an edge takes all that has arrived before it does what is due, as its processes do.
     takes_batches: bool,
@@ -273,6 +275,7 @@ impl World {
             slots,
             checkpoints: BTreeMap::new(),
             copy_size: COPY_MIN,
+            failing_copies: 0,
             parts: BTreeMap::new(),
             takes_batches: false,
             feeds: FeedsSeen::default(),
@@ -657,6 +660,11 @@ impl World {
             ShardOutput::Prepare { cell, .. } => self.reaches(number, ShardInput::Prepared { cell }),
             ShardOutput::Copy { cell, .. } => {
                 edge.copied = edge.cells[&cell].clone();
+            }
+            ShardOutput::Checkpoint { cell, header, .. } if self.failing_copies > 0 => {
+                self.failing_copies -= 1;
+                let (count, result) = (header.number, Err("no memory is left".to_string()));
+                self.reaches(number, ShardInput::Checkpointed { cell, number: count, result });
             }
             ShardOutput::Checkpoint { cell, header, .. } => {
                 let (named, count) = (self.checkpoints.len() as u64, header.number);

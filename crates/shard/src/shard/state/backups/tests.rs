@@ -41,7 +41,6 @@ fn a_claim_that_was_announced_and_not_written_is_claimed_over() {
     // The primary's claim has arrived before this one.
     assert!(backups.may_claim_from(0, GROUP, &announced));
     assert_eq!(claims(&mut backups, 0), Some(Some(announced.clone())));
-    assert!(!backups.may_claim_from(0, GROUP, &announced), "that is what was claimed from");
     assert!(!backups.may_claim_from(0, GROUP, &claimed(5, "a", None)), "its primary runs alone");
 }
 
@@ -91,7 +90,23 @@ fn no_claim_follows_the_one_with_the_largest_count() {
     for next in [&claims[0].3, &last.resigned(), &last.handed_to("c")] {
         assert_eq!(next.generation.count, u64::MAX);
     }
-    assert!(!backups.may_claim_from(0, GROUP, &last), "that is what was claimed from");
+}
+
+#[test]
+fn a_claim_that_loses_to_a_renewal_which_was_announced_before_is_no_end_of_the_backup() {
+    let mut backups = Backups::default();
+    backups.join(GROUP, (WIRE, "a"), SESSION);
+    backups.announced(GROUP, WIRE, claimed(4, "a", Some("b")));
+    backups.suspect(0, WIRE);
+    assert_eq!(backups.asked(0, SESSION), Some(AskedFor::Claim));
+    assert_eq!(claims(&mut backups, 0), Some(Some(claimed(4, "a", Some("b")))));
+    // The primary was only slow, and has claimed again what it has.
+    backups.heard(WIRE);
+    let renewed = claimed(5, "a", Some("b"));
+    backups.announced(GROUP, WIRE, renewed.clone());
+    assert!(!backups.may_confirm(GROUP, WIRE));
+    assert!(backups.may_claim_from(0, GROUP, &renewed), "this edge has everything");
+    assert!(backups.has(SESSION));
 }
 
 #[test]
