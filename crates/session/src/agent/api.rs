@@ -159,6 +159,8 @@ pub enum AgentInput {
     Wake,
     /// The operator stops the agent: it accepts no new connections.
     Drain,
+    /// The operator lets the agent go on after all: it accepts new connections again.
+    CancelDrain,
 }
 
 /// An action for the shell.

@@ -154,6 +154,7 @@ impl Agent {
             AgentInput::Written { connection, bytes } => self.local_written(now_ns, connection, bytes, out),
             AgentInput::Wake => {}
             AgentInput::Drain => self.draining = true,
+            AgentInput::CancelDrain => self.draining = false,
         }
         self.wires_due(now_ns, out);
         self.learning_due(now_ns, out);

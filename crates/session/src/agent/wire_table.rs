@@ -316,6 +316,14 @@ impl Wires {
         wires.for_each(|wire| wire.draining = true);
     }
 
+    /// An edge does not drain any more. All of its shards are told, one after the other, and each says so: the last one decides,
+    /// whatever another one has said shortly before.
+    pub(crate) fn stays(&mut self, edge: u16) {
+        let wires = self.by_id.values_mut().filter(|wire| wire.target.edge == edge);
+        wires.for_each(|wire| wire.draining = false);
+        self.gone.remove(&edge);
+    }
+
     /// The sessions whose channels are on a wire.
     pub(crate) fn sessions(&self, id: WireId) -> Vec<EndId> {
         let channels = self.by_id.get(&id).into_iter().flat_map(|wire| wire.channels.values());

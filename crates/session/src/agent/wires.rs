@@ -97,7 +97,11 @@ impl Agent {
     }
 
     fn welcome(&mut self, now_ns: u64, id: WireId, welcome: Welcome, out: &mut Vec<AgentOutput>) {
-        let Some(target) = self.wires.known(id).map(|wire| wire.target) else { return };
+        let Some(wire) = self.wires.known(id) else { return };
+        let (target, is_again) = (wire.target, wire.welcome.is_some());
+        if is_again {
+            return self.welcome_again(now_ns, target.edge, &welcome, out);
+        }
         if !(WIRE_VERSION_OLDEST..=WIRE_VERSION).contains(&welcome.version) || welcome.shards == 0 {
             let reason = "the edge supports another version only; update the older of the two".to_string();
             out.push(AgentOutput::Send { wire: id, frame: Goodbye { reason: reason.clone() }.into() });
@@ -115,6 +119,16 @@ impl Agent {
             let (name, other) = (own.edge.clone(), other.edge.clone());
             out.push(AgentOutput::Report(AgentReport::OtherDomain { target, name, other }));
         }
+        self.wire_usable(now_ns, out);
+    }
+
+    /// An edge that drained stays. Its sessions stay there from now on, and it can be asked for others; those that have left do not
+    /// come back. What a session has asked of another edge meanwhile goes on.
+    fn welcome_again(&mut self, now_ns: u64, edge: u16, welcome: &Welcome, out: &mut Vec<AgentOutput>) {
+        if welcome.draining {
+            return trace!(AGENT, "ignores Welcome: it says nothing new");
+        }
+        self.wires.stays(edge);
         self.wire_usable(now_ns, out);
     }
 

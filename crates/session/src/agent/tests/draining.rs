@@ -3,10 +3,10 @@
 use super::{
     super::AgentInput,
     Stage, chosen, promise,
-    stage::{MS, TIMEOUT, config, only},
+    stage::{MS, TIMEOUT, config, only, welcome},
 };
 use alloc::{string::String, vec::Vec};
-use marram_wire::frame::{Code, Drain, Keeps, Promise};
+use marram_wire::frame::{Code, Drain, Keeps, Promise, Welcome};
 
 #[test]
 fn an_agent_that_drains_takes_no_new_connections_and_serves_the_others() {
@@ -131,4 +131,73 @@ fn a_session_that_is_rejected_elsewhere_stays_and_asks_again_ever_later() {
         assert_eq!(stage.wait_for(&next, 1_000), waited_ms * MS);
     }
     assert_eq!(stage.output(1, 2, "on"), ["p1 is given 'on'"]);
+}
+
+#[test]
+fn an_agent_that_stays_takes_new_connections_again() {
+    let mut stage = Stage::owned(1);
+    stage.step(AgentInput::Drain);
+    assert_eq!(stage.accept(2), ["p2 is reset"]);
+    assert_eq!(stage.step(AgentInput::CancelDrain), [""; 0]);
+    assert_eq!(stage.accept(3), ["w1 hello c4 s2 fresh"]);
+}
+
+#[test]
+fn an_edge_that_stays_keeps_its_sessions_and_gets_new_ones() {
+    let mut stage = Stage::owned(2);
+    assert_eq!(stage.frame(1, Drain { leave: false }), [""; 0]);
+    assert_eq!(stage.accept(2), ["w2 hello c2 s2 fresh"]);
+    assert_eq!(stage.frame(1, welcome(1)), [""; 0]);
+    assert_eq!(stage.output(1, 2, "still here"), ["p1 is given 'still here'"]);
+    assert_eq!(stage.accept(3), ["w1 hello c4 s3 fresh"]);
+    // It may drain again.
+    assert_eq!(stage.frame(1, Drain { leave: true }), ["w2 hello c4 s1 after g1"]);
+}
+
+#[test]
+fn a_new_session_that_waits_begins_at_an_edge_that_stays() {
+    let mut stage = Stage::owned(1);
+    stage.frame(1, Drain { leave: true });
+    assert_eq!(stage.accept(2), [""; 0]);
+    assert_eq!(stage.frame(1, Welcome { draining: true, ..welcome(1) }), [""; 0], "it says nothing new");
+    assert_eq!(stage.frame(1, welcome(1)), ["w1 hello c4 s2 fresh"]);
+}
+
+#[test]
+fn a_session_asks_no_other_edge_any_more_when_its_edge_stays_and_a_promise_that_comes_is_kept() {
+    let mut stage = Stage::owned(2);
+    assert_eq!(stage.frame(1, Drain { leave: true }), ["w2 hello c2 s1 after g1"]);
+    stage.frame(1, welcome(1));
+    assert_eq!(stage.reject(2, 2, Code::Guest), [""; 0]);
+    let asked = only(stage.wait(60_000), "hello");
+    assert_eq!(asked, [""; 0], "it stays where it is");
+    assert_eq!(stage.output(1, 2, "on"), ["p1 is given 'on'"]);
+
+    let mut stage = Stage::owned(2);
+    stage.frame(1, Drain { leave: true });
+    stage.frame(1, welcome(1));
+    // What the other edge asks for goes on: the former owner learns of it.
+    let lines = stage.frame(2, promise(stage.session(1), 2, 2));
+    assert_eq!(lines, ["w1 superseded c2 by g2", "w2 promised c2 after g1"]);
+}
+
+/// The shards of an edge are told one after the other, so what two of them say may cross.
+#[test]
+fn the_last_shard_of_an_edge_decides_whether_it_drains() {
+    let mut stage = Stage::new(config(2, &[]), 1);
+    for (wire, edge, shard) in [(1, 0, 0), (2, 0, 1)] {
+        stage.shard(wire, edge, shard, 2);
+    }
+    stage.edge(3, 1);
+    let again = |shard| Welcome { shard, shards: 2, ..welcome(1) };
+    stage.frame(1, Drain { leave: false });
+    stage.frame(1, again(0));
+    // The second one has not been told yet.
+    stage.frame(2, Drain { leave: true });
+    assert_eq!(only(stage.accept(1), "hello"), ["w3 hello c2 s1 fresh"]);
+    stage.frame(2, again(1));
+    let asked: Vec<String> = (2..=5).flat_map(|connection| only(stage.accept(connection), "hello")).collect();
+    for wire in ["w1", "w2"] {
+        assert!(asked.iter().any(|line| line.starts_with(wire)), "{asked:?}");
+    }
 }
