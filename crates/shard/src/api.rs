@@ -463,7 +463,10 @@ pub enum ToShard {
     /// New sessions of this app are refused; existing ones continue.
     Undeploy(AppName),
     /// Take no new sessions; move the others to other edges, and ask agents to look after the rest.
-    Drain,
+    /// The tag is in [`FromShard::Drained`].
+    Drain(Tag),
+    /// The edge stays after all; answered by [`FromShard::DrainCancelled`].
+    CancelDrain(Tag),
     /// End a session for good.
     Kill(Kill),
     /// Answer with [`FromShard::Rows`] and [`FromShard::Counted`].
@@ -511,8 +514,10 @@ pub enum FromShard {
     Planned(Planned),
     /// A move that was begun is over. Not answered.
     MoveOver(MoveOver),
-    /// No session is left, after a drain.
-    Drained,
+    /// No session is left, after the drain of this tag.
+    Drained(Tag),
+    /// The answer to [`ToShard::CancelDrain`].
+    DrainCancelled(DrainCancelled),
     /// A session names an image that this edge does not have. A peer may have it.
     Want(AppVersion),
     /// How much of a session was its client seen to have?
@@ -603,6 +608,19 @@ record! {
         tag: u64,
         /// Whether the session was on this shard.
         found: bool,
+    }
+}
+record! {
+    /// What was left of a drain on a shard when it was cancelled.
+    DrainCancelled {
+        /// As in the request.
+        tag: u64,
+        /// Sessions that stay.
+        stay: u64,
+        /// Moves to other edges that had begun or waited, and were stopped.
+        moves: u64,
+        /// Sessions that are handed over already, whose moves go on.
+        handed_over: u64,
     }
 }
 record! {
@@ -841,7 +859,7 @@ messages!(ToShard {
     0u8 Configure(Configure),
     1u8 Deploy(App),
     2u8 Undeploy(AppName),
-    3u8 Drain,
+    3u8 Drain(Tag),
     4u8 Kill(Kill),
     5u8 List(Tag),
     6u8 Know(App),
@@ -856,6 +874,7 @@ messages!(ToShard {
     15u8 ClaimAnswer(ClaimAnswer),
     16u8 SlotAnswer(SlotAnswer),
     17u8 Policies(PolicyList),
+    18u8 CancelDrain(Tag),
 });
 messages!(FromShard {
     0u8 Ready,
@@ -863,7 +882,7 @@ messages!(FromShard {
     2u8 Counted(Counted),
     3u8 Note(Note),
     4u8 Killed(Killed),
-    5u8 Drained,
+    5u8 Drained(Tag),
     6u8 Want(AppVersion),
     7u8 Recorded(Recorded),
     8u8 WitnessQuery(WitnessQuery),
@@ -875,6 +894,7 @@ messages!(FromShard {
     14u8 Planned(Planned),
     15u8 Claim(GroupClaim),
     16u8 Slot(SlotQuery),
+    17u8 DrainCancelled(DrainCancelled),
 });
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The control of one edge: apps, shards, requests about sessions. It knows neither HTTP nor processes.
 
 mod deployment;
+mod drain;
 mod invariants;
 mod moves;
 mod policies;
@@ -12,9 +13,9 @@ pub use policies::{PolicyChange, PolicyDifference, PolicyOrigin, PolicyReport, R
 mod tests;
 
 use crate::api::{
-    App, AppName, AppVersion, ClaimAnswer, Configure, Counter, FromShard, Grant, GroupClaim, Missing,
-    MoveOver, MovePlan, MoveWish, NoteLevel, ReplicationPolicy, SessionRow, SlotAnswer, SlotQuery, ToShard,
-    WitnessAnswer, WitnessQuery, WitnessReport,
+    App, AppName, AppVersion, ClaimAnswer, Configure, Counter, DrainCancelled, FromShard, Grant, GroupClaim,
+    Missing, MoveOver, MovePlan, MoveWish, NoteLevel, ReplicationPolicy, SessionRow, SlotAnswer, SlotQuery,
+    Tag, ToShard, WitnessAnswer, WitnessQuery, WitnessReport,
 };
 use crate::coordinator::{DomainPolicies, Parts, Placements, StoreEdge, contents::EdgeStoreSeen};
 use alloc::{
@@ -149,6 +150,8 @@ pub enum ControlRequest {
     Placements(u64),
     /// Move all sessions away and refuse new ones.
     Drain,
+    /// Stop that: sessions that are still here stay, and new ones are accepted.
+    CancelDrain,
     /// The coordinator knows these edges. No operator asks for this.
     Edges(Vec<EdgeEntry>),
     /// This edge remembers this of the coordinator's store. No operator asks for this.
@@ -180,6 +183,8 @@ pub enum ControlAnswer {
     Moves(Vec<SessionRow>, Vec<MoveOver>),
     /// What the moves would be.
     MovePlans(Vec<MovePlan>),
+    /// The drain was cancelled; what was left of it, on all shards together.
+    DrainCancelled(DrainCancelled),
     /// The policies in force.
     Policies(Box<PolicyReport>),
     /// Counters.
@@ -306,6 +311,7 @@ struct Question {
     recorded: Option<Result<String, String>>,
     refused: Option<String>,
     differences: Vec<PolicyDifference>,
+    drain: DrainCancelled,
 }
 
 /// The control. The caller passes it events and carries out its outputs.
@@ -322,6 +328,8 @@ pub struct Control {
     up: BTreeSet<u8>,
     drained: BTreeSet<u8>,
     draining: bool,
+    /// The number of the last drain: shards repeat it, so that what they say of one that was cancelled counts for none.
+    drains: u64,
     restarts: u64,
     questions: BTreeMap<u64, Question>,
     placements: Placements,
@@ -347,6 +355,7 @@ impl Control {
             up: BTreeSet::new(),
             drained: BTreeSet::new(),
             draining: false,
+            drains: 0,
             restarts: 0,
             questions: BTreeMap::new(),
             placements: Placements::default(),
@@ -436,7 +445,7 @@ impl Control {
             out.push(ControlOutput::ToShard { shard, message: ToShard::Deploy(app.clone()) });
         }
         if self.draining {
-            out.push(ControlOutput::ToShard { shard, message: ToShard::Drain });
+            out.push(ControlOutput::ToShard { shard, message: ToShard::Drain(Tag { tag: self.drains }) });
         }
     }
 
@@ -509,7 +518,8 @@ impl Control {
                     alloc::format!("shard {shard}: {about}{}", note.text),
                 ));
             }
-            FromShard::Drained => self.drained(shard, out),
+            FromShard::Drained(Tag { tag }) => self.shard_drained(shard, tag, out),
+            FromShard::DrainCancelled(cancelled) => self.drain_cancelled(shard, &cancelled, out),
             FromShard::Want(version) => self.want(shard, version, out),
             FromShard::Claim(claim) => out.push(ControlOutput::AskClaim { shard, claim }),
             FromShard::Slot(query) => out.push(ControlOutput::AskSlot { shard, query }),
@@ -559,13 +569,6 @@ impl Control {
         }
     }
 
-    fn drained(&mut self, shard: u8, out: &mut Vec<ControlOutput>) {
-        let new = self.drained.insert(shard);
-        if new && self.up.iter().all(|shard| self.drained.contains(shard)) {
-            out.push(ControlOutput::Drained);
-        }
-    }
-
     fn request(&mut self, tag: u64, request: ControlRequest, out: &mut Vec<ControlOutput>) {
         let answer = match request {
             ControlRequest::Deploy(app) => self.deploy(app, out),
@@ -600,14 +603,9 @@ impl Control {
                 self.store_seen = Some(seen);
                 ControlAnswer::Done
             }
-            ControlRequest::Drain => {
-                self.draining = true;
-                self.tell_all(&ToShard::Drain, out);
-                if self.up.is_empty() {
-                    out.push(ControlOutput::Drained);
-                }
-                ControlAnswer::Done
-            }
+            ControlRequest::Drain => self.begin_drain(out),
+            ControlRequest::CancelDrain if self.draining => return self.cancel_drain(tag, out),
+            ControlRequest::CancelDrain => ControlAnswer::Refused("the edge does not drain".into()),
             ControlRequest::ChangePolicies { change, dry_run } => {
                 return self.change_policies(tag, (change, dry_run), out);
             }

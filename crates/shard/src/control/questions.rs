@@ -1,7 +1,9 @@
 //! Requests that all shards answer, each for its sessions.
 
 use super::{Control, ControlAnswer, ControlOutput, ControlRequest, MetricSample, Question};
-use crate::api::{CellRow, Counter, MoveSession, OwnerPhase, PlanMoves, SessionRow, Tag, Tagged, ToShard};
+use crate::api::{
+    CellRow, Counter, DrainCancelled, MoveSession, OwnerPhase, PlanMoves, SessionRow, Tag, Tagged, ToShard,
+};
 use alloc::{boxed::Box, vec::Vec};
 use marram_wire::id::SessionId;
 
@@ -52,6 +54,7 @@ impl Control {
             recorded: None,
             refused: None,
             differences: Vec::new(),
+            drain: DrainCancelled { tag, stay: 0, moves: 0, handed_over: 0 },
         };
         self.questions.insert(tag, question);
         self.tell_all(message, out);
@@ -93,6 +96,7 @@ impl Control {
                 let report = self.policy_report((&question.rows, &question.figures), question.differences);
                 ControlAnswer::Policies(Box::new(report))
             }
+            ControlRequest::CancelDrain => ControlAnswer::DrainCancelled(question.drain),
             ControlRequest::PlanMoves(_) => ControlAnswer::MovePlans(question.plans),
             ControlRequest::Moves => {
                 let moving = question.rows.into_iter().filter(|row| row.moving.is_some());

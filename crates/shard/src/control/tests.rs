@@ -455,3 +455,46 @@ fn questions_about_slots_go_to_the_coordinator_and_the_answers_back() {
         assert_eq!(ToShard::decode(message.to_bytes()), Ok(message));
     }
 }
+
+fn request(control: &mut Control, tag: u64, request: ControlRequest) -> Vec<ControlOutput> {
+    step(control, ControlInput::Request { tag, request })
+}
+
+fn from_shard(control: &mut Control, shard: u8, message: FromShard) -> Vec<ControlOutput> {
+    step(control, ControlInput::FromShard { shard, message })
+}
+
+#[test]
+fn an_edge_whose_drain_is_cancelled_counts_nothing_that_shards_say_of_it() {
+    let mut control = control();
+    let refused = request(&mut control, 1, ControlRequest::CancelDrain);
+    assert!(
+        matches!(&refused[..], [ControlOutput::Answer { tag: 1, answer: ControlAnswer::Refused(why) }] if why.contains("does not drain")),
+        "{refused:?}"
+    );
+    (0..2).for_each(|shard| drop(step(&mut control, ControlInput::ShardUp { shard })));
+    let drain = |tag| ToShard::Drain(Tag { tag });
+    let told = request(&mut control, 2, ControlRequest::Drain);
+    let again = request(&mut control, 2, ControlRequest::Drain);
+    assert_eq!(told, again, "the same drain");
+    assert!(told.contains(&ControlOutput::ToShard { shard: 1, message: drain(1) }), "{told:?}");
+    assert_eq!(from_shard(&mut control, 0, FromShard::Drained(Tag { tag: 1 })), []);
+
+    let asked = request(&mut control, 3, ControlRequest::CancelDrain);
+    let cancel = ToShard::CancelDrain(Tag { tag: 3 });
+    assert_eq!(asked, [0, 1].map(|shard| ControlOutput::ToShard { shard, message: cancel.clone() }));
+    // What crosses with that, and a new drain.
+    assert_eq!(from_shard(&mut control, 1, FromShard::Drained(Tag { tag: 1 })), []);
+    let told = request(&mut control, 4, ControlRequest::Drain);
+    assert!(told.contains(&ControlOutput::ToShard { shard: 0, message: drain(2) }), "{told:?}");
+    assert_eq!(from_shard(&mut control, 1, FromShard::Drained(Tag { tag: 1 })), []);
+
+    let cancelled =
+        |stay, moves| FromShard::DrainCancelled(DrainCancelled { tag: 3, stay, moves, handed_over: 1 });
+    assert_eq!(from_shard(&mut control, 0, cancelled(2, 1)), []);
+    let answer = from_shard(&mut control, 1, cancelled(3, 3));
+    let all = ControlAnswer::DrainCancelled(DrainCancelled { tag: 3, stay: 5, moves: 4, handed_over: 2 });
+    assert_eq!(answer, [ControlOutput::Answer { tag: 3, answer: all }]);
+    assert_eq!(from_shard(&mut control, 1, FromShard::Drained(Tag { tag: 2 })), []);
+    assert_eq!(from_shard(&mut control, 0, FromShard::Drained(Tag { tag: 2 })), [ControlOutput::Drained]);
+}

@@ -9,7 +9,9 @@ use super::{
     report::note,
     state::{drain::Drain, groups::Group, moves::Move},
 };
-use crate::api::{Destination, DrainRow, FromShard, NoteLevel, Now, Protect, ShardOutput};
+use crate::api::{
+    Destination, DrainCancelled, DrainRow, FromShard, NoteLevel, Now, Protect, ShardOutput, Tag,
+};
 use alloc::{
     format,
     string::{String, ToString},
@@ -23,12 +25,12 @@ use marram_wire::{
 
 impl Shard {
     /// The edge stops. A shard is told once; one that was started since, at its start.
-    pub(super) fn begin_drain(&mut self, now: Now, out: &mut Vec<ShardOutput>) {
+    pub(super) fn begin_drain(&mut self, now: Now, tag: u64, out: &mut Vec<ShardOutput>) {
         if self.drain.has_begun() {
             return;
         }
-        self.drain =
-            Drain::HandsOver { until_ns: now.mono_ns + u64::from(self.config.hand_over_ms) * 1_000_000 };
+        let until_ns = now.mono_ns + u64::from(self.config.hand_over_ms) * 1_000_000;
+        self.drain = Drain::HandsOver { tag, until_ns };
         // Their owners look for other standbys.
         self.drop_standbys(now, out);
         self.tell_drain(false, out);
@@ -42,6 +44,39 @@ impl Shard {
             self.give_up_change(now, id, "the edge is shutting down", out);
             self.move_out(now, id);
         }
+    }
+
+    /// The edge stays. Sessions that have not been handed over stay with it, and it takes new ones. What agents or other edges have begun
+    /// meanwhile goes on. Edges that ask for a standby ask this one again by themselves, after a wait.
+    pub(super) fn cancel_drain(&mut self, now: Now, tag: u64, out: &mut Vec<ShardOutput>) {
+        let mut cancelled = DrainCancelled { tag, stay: 0, moves: 0, handed_over: 0 };
+        if self.drain.has_begun() {
+            // First: a move that ends is not followed by one to the next edge.
+            self.drain = Drain::No;
+            for id in self.sessions.ids() {
+                let moving = self.sessions.get(id).and_then(|session| session.moving.as_deref());
+                if moving.is_some_and(Move::is_of_drain) && !self.is_handed_over(id) {
+                    cancelled.moves += 1;
+                    self.give_up_move(now, id, "the edge stays: its drain was cancelled", out);
+                }
+            }
+            self.welcome_again(out);
+            // Policies may have changed meanwhile.
+            self.regroup.begin(now.mono_ns);
+        }
+        for (id, _) in self.sessions.iter().filter(|(_, session)| !session.is_following()) {
+            let count =
+                if self.is_handed_over(id) { &mut cancelled.handed_over } else { &mut cancelled.stay };
+            *count += 1;
+        }
+        out.push(ShardOutput::Control(FromShard::DrainCancelled(cancelled)));
+    }
+
+    /// Whether a session is handed over and has not left yet: itself, or with another cell of its slot.
+    fn is_handed_over(&self, id: SessionId) -> bool {
+        let moving = self.sessions.get(id).and_then(|session| session.moving.as_deref());
+        moving.is_some_and(|moving| moving.is_handed_over() && !moving.is_of_backup())
+            || self.is_cell_handed_over(id)
     }
 
     /// Moves a session to another edge, if one can take it.
@@ -91,13 +126,16 @@ impl Shard {
             && !(self.drain.hands_over()
                 && (self.groups.of_slots().iter().any(goes_over) || self.some_open_that_only_moves_save()));
         if self.drain.due_ns().is_some_and(|until_ns| none_moves || until_ns <= now.mono_ns) {
-            self.drain = Drain::Leaves;
+            if let Drain::HandsOver { tag, .. } = self.drain {
+                self.drain = Drain::Leaves { tag };
+            }
             self.tell_drain(true, out);
         }
-        if self.drain == Drain::Leaves && self.sessions.ids().iter().all(|id| self.goes_on_at_its_backup(*id))
+        if let Drain::Leaves { tag } = self.drain
+            && self.sessions.ids().iter().all(|id| self.goes_on_at_its_backup(*id))
         {
             self.drain = Drain::Done;
-            out.push(ShardOutput::Control(FromShard::Drained));
+            out.push(ShardOutput::Control(FromShard::Drained(Tag { tag })));
         }
     }
 
@@ -122,6 +160,12 @@ impl Shard {
     fn tell_drain(&self, leave: bool, out: &mut Vec<ShardOutput>) {
         let drain = |(wire, _)| ShardOutput::Send { wire, frame: frame::Drain { leave }.into() };
         out.extend(self.wires.iter().map(drain));
+    }
+
+    /// Tells agents that the edge stays. A keeper is told nothing: it ignores that an edge drains.
+    fn welcome_again(&self, out: &mut Vec<ShardOutput>) {
+        let agents = self.wires.iter().filter(|(_, wire)| wire.host.is_some() && wire.role.is_none());
+        out.extend(agents.map(|(id, wire)| ShardOutput::Send { wire: id, frame: self.welcome(wire).into() }));
     }
 
     /// How a session would leave if the edge stopped now. None for one that this edge stands by for.

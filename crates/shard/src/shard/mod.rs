@@ -396,7 +396,8 @@ impl Shard {
                 let unused = self.shared.retire(&name.name, None);
                 out.extend(unused.map(|cell| ShardOutput::Remove { cell }));
             }
-            ToShard::Drain => self.begin_drain(now, out),
+            ToShard::Drain(drain) => self.begin_drain(now, drain.tag, out),
+            ToShard::CancelDrain(asked) => self.cancel_drain(now, asked.tag, out),
             ToShard::Kill(kill) => {
                 // A standby must not end the session.
                 let found = self.sessions.has(kill.session) && !self.sessions.is_following(kill.session);

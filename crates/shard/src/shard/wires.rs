@@ -1,6 +1,10 @@
 //! Frames and the loss of wires from agents: greetings, and what comes on the channels of sessions.
 
-use super::{SHARD, Shard, report::note, state::wires::Bound};
+use super::{
+    SHARD, Shard,
+    report::note,
+    state::wires::{Bound, Wire},
+};
 use crate::api::{NoteLevel, Now, ShardOutput, ShardWireId};
 use alloc::{string::ToString, vec::Vec};
 use marram_session::{
@@ -92,21 +96,27 @@ impl Shard {
             let what = alloc::format!("be the agent of the server {server:?}");
             return self.refuse_role(id, &what, &alloc::format!("servers = [{server:?}]"), out);
         }
-        let welcome = Welcome {
-            version,
+        self.wires.greeted(id, version, &greet.servers);
+        let Some(wire) = self.wires.get(id) else { return };
+        let welcome = self.welcome(wire);
+        out.push(ShardOutput::Send { wire: id, frame: welcome.into() });
+        self.tell_edges_on(id, out);
+        self.tell_shared_servers(id, out);
+        if !greet.servers.is_empty() {
+            self.ask_servers_again(now, out);
+        }
+    }
+
+    /// What a wire that has greeted is told of this shard.
+    pub(super) fn welcome(&self, wire: &Wire) -> Welcome {
+        Welcome {
+            version: wire.version(),
             edge: self.config.edge.clone(),
             shard: self.config.shard,
             shards: self.config.shards,
             challenge: wire.challenge,
             draining: self.drain.has_begun(),
             domain: self.secret.fingerprint(),
-        };
-        self.wires.greeted(id, version, &greet.servers);
-        out.push(ShardOutput::Send { wire: id, frame: welcome.into() });
-        self.tell_edges_on(id, out);
-        self.tell_shared_servers(id, out);
-        if !greet.servers.is_empty() {
-            self.ask_servers_again(now, out);
         }
     }
 

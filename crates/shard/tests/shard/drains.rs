@@ -3,11 +3,13 @@
 use crate::{
     agents::{
         frames::promised,
-        world::{World, app, client},
+        world::{World, app, client, refusal},
     },
-    moves::{feed, feeds, over, stores, there},
+    moves::{ask_for, feed, feeds, over, stores, there},
 };
-use marram_shard::api::{App, Configure, FromShard, Protect, SessionRow, ShardInput, ToShard};
+use marram_shard::api::{
+    App, Configure, DrainCancelled, FromShard, MoveWish, Protect, SessionRow, ShardInput, Tag, ToShard,
+};
 use marram_wire::{
     frame::{Code, Drain, Frame, Keep, Reject},
     id::{Generation, SessionId},
@@ -18,11 +20,24 @@ use marram_wire::{
 pub(crate) fn drain(world: &mut World) {
     let configure = Configure { hand_over_ms: 10_000, ..Configure::default() };
     world.shard(ShardInput::Control(ToShard::Configure(configure)));
-    world.shard(ShardInput::Control(ToShard::Drain));
+    world.shard(ShardInput::Control(ToShard::Drain(Tag { tag: 1 })));
+}
+
+/// The edge stays after all: how many sessions stay, how many moves were stopped, and how many sessions are handed over.
+fn cancel(world: &mut World) -> [u64; 3] {
+    world.shard(ShardInput::Control(ToShard::CancelDrain(Tag { tag: 8 })));
+    let answer = world.control.iter().rev().find_map(|message| match message {
+        FromShard::DrainCancelled(DrainCancelled { tag: 8, stay, moves, handed_over }) => {
+            Some([*stay, *moves, *handed_over])
+        }
+        _ => None,
+    });
+    world.control.retain(|message| !matches!(message, FromShard::DrainCancelled(_)));
+    answer.expect("it is answered")
 }
 
 fn is_drained(world: &World) -> bool {
-    world.control.iter().any(|message| matches!(message, FromShard::Drained))
+    world.control.iter().any(|message| matches!(message, FromShard::Drained(_)))
 }
 
 #[test]
@@ -120,4 +135,94 @@ fn a_session_that_still_opens_when_its_edge_stops_moves_once_it_runs() {
         );
         assert!(!is_drained(&world));
     }
+}
+
+#[test]
+fn an_edge_that_stays_keeps_its_sessions_takes_new_ones_and_may_stop_later() {
+    let mut world = World::new();
+    let (there, session) = (there(&mut world, 0, "there"), world.session);
+    let wire = world.rogue(1, 8, client(), &[]);
+    let challenge = world.challenge(wire);
+    drain(&mut world);
+    let hello = world.hello(SessionId([9; 16]), "alone");
+    world.send(wire, hello);
+    assert_eq!(refusal(&world.heard(wire)).0, Some(Code::Busy));
+    assert!(feed(&mut world, there).keep.is_some());
+
+    assert_eq!(cancel(&mut world), [1, 1, 0]);
+    let told = world.heard(wire);
+    let Some(Frame::Welcome(welcome)) = told.first() else {
+        panic!("it is told that the edge stays: {told:?}")
+    };
+    assert!(!welcome.draining && welcome.challenge == challenge, "{welcome:?}");
+    assert!(feed(&mut world, there).ended.is_some(), "the other edge forgets the session");
+    let why = "the edge stays: its drain was cancelled".to_string();
+    assert_eq!(over(&mut world), [(session, "there".to_string(), why)]);
+    world.unharmed();
+    let hello = world.hello(SessionId([9; 16]), "alone");
+    let channel = hello.channel;
+    world.send(wire, hello);
+    let asked = world.heard(wire);
+    assert!(
+        asked.iter().any(|frame| matches!(frame, Frame::Promise(it) if it.channel == channel)),
+        "{asked:?}"
+    );
+    world.wait_ms(12_000);
+    assert!(!is_drained(&world) && world.drains == [false], "nothing of the drain is left");
+
+    world.shard(ShardInput::Control(ToShard::Drain(Tag { tag: 2 })));
+    assert!(feed(&mut world, there).keep.is_some(), "now it is moved");
+}
+
+#[test]
+fn a_session_that_was_handed_over_leaves_although_its_edge_stays() {
+    let mut world = World::new();
+    let (wire, session) = (there(&mut world, 0, "there"), world.session);
+    drain(&mut world);
+    let feed = feed(&mut world, wire);
+    stores(&mut world, wire, &feed);
+    world.unharmed();
+    assert_eq!(cancel(&mut world), [0, 0, 1]);
+    world.superseded(Generation { count: 50, opener: 1 });
+    assert!(!is_drained(&world), "the edge stays, though it has no session");
+    assert_eq!(over(&mut world), [(session, "there".into(), String::new())]);
+    assert_eq!(cancel(&mut world), [0, 0, 0]);
+}
+
+#[test]
+fn a_move_that_an_operator_asked_for_goes_on_when_its_edge_stays() {
+    let mut world = World::new();
+    let (wire, session) = (there(&mut world, 0, "there"), world.session);
+    assert_eq!(ask_for(&mut world, session, MoveWish::to("there".parse().unwrap())), Ok(()));
+    drain(&mut world);
+    assert_eq!(cancel(&mut world), [1, 0, 0]);
+    let feed = feed(&mut world, wire);
+    assert!(feed.ended.is_none());
+    stores(&mut world, wire, &feed);
+    world.unharmed();
+    world.superseded(Generation { count: 50, opener: 1 });
+    assert_eq!(over(&mut world), [(session, "there".into(), String::new())]);
+}
+
+#[test]
+fn a_shard_that_is_done_takes_sessions_again_when_its_edge_stays() {
+    let mut world = World::new();
+    world.superseded(Generation { count: 50, opener: 1 });
+    let wire = world.rogue(1, 8, client(), &[]);
+    drain(&mut world);
+    assert!(is_drained(&world));
+    world.heard(wire);
+    assert_eq!(cancel(&mut world), [0, 0, 0]);
+    let hello = world.hello(SessionId([9; 16]), "alone");
+    world.send(wire, hello);
+    assert!(world.heard(wire).iter().any(|frame| matches!(frame, Frame::Promise(_))));
+}
+
+#[test]
+fn an_edge_that_does_not_stop_tells_agents_nothing_when_it_is_to_stay() {
+    let mut world = World::new();
+    let wire = world.rogue(1, 8, client(), &[]);
+    world.heard(wire);
+    assert_eq!(cancel(&mut world), [1, 0, 0]);
+    assert_eq!(world.heard(wire), []);
 }

@@ -7,7 +7,7 @@ use crate::{
 use marram_shard::{
     api::{
         Configure, Copied, FromShard, MoveAnswer, MoveOver, MoveSession, MoveStage, MoveWish, OWN_EDGE,
-        ShardInput, ShardWireId, Tagged, Target, ToShard,
+        ShardInput, ShardWireId, Tag, Tagged, Target, ToShard,
     },
     shard::MOVES_MAX,
 };
@@ -80,7 +80,7 @@ pub(crate) struct Feed {
     pub(crate) base: Option<Base>,
     pub(crate) bytes: u64,
     handed_over: Option<HandOver>,
-    ended: Option<Ended>,
+    pub(crate) ended: Option<Ended>,
 }
 
 pub(crate) fn feeds(world: &mut World, wire: ShardWireId) -> Vec<Feed> {
@@ -610,7 +610,7 @@ fn an_edge_that_stops_does_not_limit_its_moves() {
         world.send(wire, Stored { channel: keep.channel, bytes: fed[0].bytes, complete: None });
     }
     assert_eq!(copy(&mut world, wire, &mut fed, 10_000), []);
-    world.shard(ShardInput::Control(ToShard::Drain));
+    world.shard(ShardInput::Control(ToShard::Drain(Tag { tag: 1 })));
     world.told.retain(|(_, frame)| !matches!(frame, Frame::Drain(_)));
     assert_eq!(copy(&mut world, wire, &mut fed, 1_000).len(), 1);
     world.unharmed();

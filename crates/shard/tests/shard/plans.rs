@@ -8,7 +8,7 @@ use crate::{
 use marram_shard::{
     api::{
         App, Configure, Destination, FromShard, MovePlan, MoveWish, PlanMoves, Planned, Protect, ShardInput,
-        ShardWireId, ToShard,
+        ShardWireId, Tag, ToShard,
     },
     shard::PLAN_NS,
 };
@@ -155,7 +155,7 @@ fn an_edge_that_is_asked_says_what_it_would_answer_to_the_move() {
     world.shard(ShardInput::Control(ToShard::Configure(configure(0))));
     assert_eq!(both(&mut world, &|keep| keep), None);
     assert_eq!(both(&mut world, &|keep| keep), None, "its feed restarts");
-    world.shard(ShardInput::Control(ToShard::Drain));
+    world.shard(ShardInput::Control(ToShard::Drain(Tag { tag: 1 })));
     world.heard(peer);
     assert_eq!(both(&mut world, &|keep| keep), Some(Code::Busy), "it stops");
     world.unharmed();

@@ -8,11 +8,16 @@ pub(crate) enum Drain {
     No,
     /// Sessions move to other edges, until none moves any more or the time is over.
     HandsOver {
+        /// Control's number of this drain.
+        tag: u64,
         /// When agents are asked, whatever still moves.
         until_ns: u64,
     },
     /// Agents were asked to have the rest opened elsewhere.
-    Leaves,
+    Leaves {
+        /// As above.
+        tag: u64,
+    },
     /// Control was told that no session is left.
     Done,
 }
@@ -30,6 +35,6 @@ impl Drain {
 
     /// When it has to go on, whatever happens.
     pub(crate) fn due_ns(self) -> Option<u64> {
-        if let Self::HandsOver { until_ns } = self { Some(until_ns) } else { None }
+        if let Self::HandsOver { until_ns, .. } = self { Some(until_ns) } else { None }
     }
 }

@@ -51,6 +51,15 @@ pub(crate) enum Moved {
     Backup,
 }
 
+/// What asks for a move.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum AskedBy {
+    Operator,
+    Policy,
+    /// This edge stops.
+    Drain,
+}
+
 /// The move of one session.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Move {
@@ -59,8 +68,7 @@ pub(crate) struct Move {
     pub(crate) to: Destination,
     /// Edges to try next if that one does not take it, while this edge stops.
     pub(crate) others: Vec<Destination>,
-    /// Whether policies ask for it, and no operator.
-    of_policy: bool,
+    asked_by: AskedBy,
     /// When it was asked for.
     pub(crate) asked_ns: u64,
     stage: Stage,
@@ -82,7 +90,7 @@ impl Move {
             what: Moved::Session,
             to,
             others: Vec::new(),
-            of_policy: false,
+            asked_by: AskedBy::Operator,
             asked_ns: now_ns,
             stage: Stage::Waiting,
             taken_by: None,
@@ -106,12 +114,17 @@ impl Move {
 
     /// A move of a session's backup that policies ask for, which waits.
     pub(crate) fn of_policy(to: Destination, now_ns: u64) -> Self {
-        Self { of_policy: true, ..Self::of_backup(to, now_ns) }
+        Self { asked_by: AskedBy::Policy, ..Self::of_backup(to, now_ns) }
     }
 
     /// Whether policies ask for it, and no operator.
     pub(crate) fn is_of_policy(&self) -> bool {
-        self.of_policy
+        self.asked_by == AskedBy::Policy
+    }
+
+    /// Whether the session moves only since this edge stops.
+    pub(crate) fn is_of_drain(&self) -> bool {
+        self.asked_by == AskedBy::Drain
     }
 
     /// A move as an operator wishes it, which waits.
@@ -129,13 +142,13 @@ impl Move {
         self.to == wish.to && self.is_of_backup() == wish.backup
     }
 
-    /// A move to the first of these edges that takes the session. None if there is no edge.
+    /// A move to the first of these edges that takes the session, since this edge stops. None if there is no edge.
     pub(crate) fn to_one_of(mut edges: Vec<Destination>, now_ns: u64) -> Option<Self> {
         if edges.is_empty() {
             return None;
         }
         let to = edges.remove(0);
-        Some(Self { others: edges, ..Self::new(to, now_ns) })
+        Some(Self { others: edges, asked_by: AskedBy::Drain, ..Self::new(to, now_ns) })
     }
 
     /// The move that an operator wishes in place of this one. While this edge stops, the edges that would have been asked come after it.

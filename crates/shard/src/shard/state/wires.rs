@@ -77,6 +77,11 @@ impl Wire {
         }
     }
 
+    /// The version that both sides use, once it has greeted.
+    pub(crate) fn version(&self) -> u8 {
+        self.version
+    }
+
     /// Whether no end of a session is reached over it.
     pub(crate) fn is_unbound(&self) -> bool {
         self.channels.is_empty()

@@ -8,7 +8,7 @@ use super::{
     world::{LONG_MS, World},
 };
 use marram_session::owner::BackupForm;
-use marram_shard::api::{ReplicationPolicy, ToShard};
+use marram_shard::api::{ReplicationPolicy, Tag, ToShard};
 use std::collections::BTreeSet;
 
 /// What is sent of a copy at a time.
@@ -177,7 +177,7 @@ fn disturbed(form: BackupForm, fault: Fault, moves_cell: bool) -> BTreeSet<usize
         match fault {
             Fault::Dies(role) => world.kills(edges[role]),
             Fault::Sleeps(role) => world.freezes(edges[role]),
-            Fault::Stops(role) => world.control(edges[role], ToShard::Drain),
+            Fault::Stops(role) => world.control(edges[role], ToShard::Drain(Tag { tag: 1 })),
             Fault::StoreAway | Fault::StoreAwayAndDies => world.store.away = true,
         }
         say(&mut world, &clients, "then");

@@ -6,7 +6,7 @@ use super::{
     world::{LONG_MS, World},
 };
 use marram_session::owner::BackupForm;
-use marram_shard::api::ToShard;
+use marram_shard::api::{Tag, ToShard};
 
 const KEYS: [&str; 3] = ["a", "b", "c"];
 
@@ -80,7 +80,7 @@ fn an_edge_that_stops_hands_slots_over_with_all_of_their_cells() {
         let more: Vec<usize> = (0..10).map(|cell| world.joins_cell(1, &format!("more {cell}"))).collect();
         world.runs(LONG_MS);
         say(&mut world, &clients, "before");
-        world.control(at, ToShard::Drain);
+        world.control(at, ToShard::Drain(Tag { tag: 1 }));
         say(&mut world, &clients, "during");
         world.runs(SOON_MS);
         let what = format!("{form:?}: {:?}", world.notes);
@@ -107,7 +107,7 @@ fn a_slot_that_is_handed_over_is_not_claimed_again_and_gets_no_further_cell() {
         let before = count(&world);
         world.freezes(backup);
         if stops {
-            world.control(at, ToShard::Drain);
+            world.control(at, ToShard::Drain(Tag { tag: 1 }));
         } else {
             world.moves(at, &format!("e{backup}"));
         }
@@ -171,7 +171,7 @@ fn a_drain_that_is_disturbed_at_any_step_leaves_one_history_for_each_key() {
             let what = format!("{fault:?} after {steps} steps");
             let (mut world, [at, backup], clients) = running(BackupForm::Log);
             say(&mut world, &clients, "before");
-            world.control(at, ToShard::Drain);
+            world.control(at, ToShard::Drain(Tag { tag: 1 }));
             say(&mut world, &clients, "during");
             world.settles_some(steps);
             disturb(&mut world, fault, [at, backup]);
@@ -185,6 +185,33 @@ fn a_drain_that_is_disturbed_at_any_step_leaves_one_history_for_each_key() {
             world.runs(LONG_MS);
             assert_eq!(world.runs_at().len(), 1, "{what}: {:?}", world.notes);
             hears(&world, &clients, &["before", "during", "after"], &what);
+        }
+    }
+}
+
+#[test]
+fn a_drain_that_is_cancelled_at_any_step_leaves_one_history_for_each_key() {
+    for form in [BackupForm::Log, BackupForm::Pages] {
+        for steps in (0..72).step_by(5) {
+            let what = format!("{form:?} after {steps} steps");
+            let (mut world, [at, _], clients) = running(form);
+            say(&mut world, &clients, "before");
+            world.control(at, ToShard::Drain(Tag { tag: 1 }));
+            say(&mut world, &clients, "during");
+            world.settles_some(steps);
+            world.control(at, ToShard::CancelDrain(Tag { tag: 1 }));
+            let late = world.comes_for(at, "late");
+            say(&mut world, &clients, "after");
+            world.runs(LONG_MS);
+            assert_eq!(world.runs_at().len(), 1, "{what}: {:?}", world.notes);
+            hears(&world, &clients, &["before", "during", "after"], &what);
+            assert!(heard(&world, late, "hi"), "{what}: {:?}", world.notes);
+            // Wherever they run now, they have a backup again.
+            world.kills(world.runs_at()[0]);
+            say(&mut world, &clients, "later");
+            world.runs(LONG_MS);
+            assert_eq!(world.runs_at().len(), 1, "{what}: {:?}", world.notes);
+            hears(&world, &clients, &["before", "during", "after", "later"], &what);
         }
     }
 }

@@ -5,7 +5,7 @@ use super::{
     world::{LONG_MS, World},
 };
 use marram_session::owner::BackupForm;
-use marram_shard::api::ToShard;
+use marram_shard::api::{Tag, ToShard};
 
 /// Less than any timeout, and less than an agent's first wait.
 pub(super) const SOON_MS: u64 = 5;
@@ -35,7 +35,7 @@ fn an_edge_that_stops_hands_its_cell_to_the_backup_before_a_client_notices() {
     for form in FORMS {
         let (mut world, [at, backup, _], clients) = running(form);
         world.says(clients[0], "before");
-        world.control(at, ToShard::Drain);
+        world.control(at, ToShard::Drain(Tag { tag: 1 }));
         world.says(clients[1], "during");
         world.runs(SOON_MS);
         assert_eq!(
@@ -152,7 +152,7 @@ pub(super) fn disturb(world: &mut World, fault: Fault, [at, backup]: [usize; 2])
         Fault::PrimaryDies => world.kills(at),
         Fault::PrimarySleeps => world.freezes(at),
         Fault::BackupSleeps => world.freezes(backup),
-        Fault::BackupStops => world.control(backup, ToShard::Drain),
+        Fault::BackupStops => world.control(backup, ToShard::Drain(Tag { tag: 1 })),
         Fault::StoreAway => world.store.away = true,
     }
 }

@@ -3,7 +3,7 @@
 use super::{heard, is_one_history, moves::number, world::World};
 use crate::cells::world::LONG_MS;
 use marram_shard::{
-    api::{ReplicationPolicy, ToShard},
+    api::{ReplicationPolicy, Tag, ToShard},
     ring::Ring,
 };
 use std::collections::BTreeMap;
@@ -194,7 +194,7 @@ fn an_edge_that_stops_begins_nothing() {
     let mut world = without_one(&[rebalance(100)]);
     world.restarts(LATE);
     world.runs(SETTLE_MS - 500);
-    world.control(0, ToShard::Drain);
+    world.control(0, ToShard::Drain(Tag { tag: 1 }));
     world.runs(LONG_MS);
     assert!(!world.notes.iter().any(|note| note.contains("0 of") && note.contains("rebalanced")));
     all_talk(&mut world, "on");

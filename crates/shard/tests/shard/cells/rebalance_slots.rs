@@ -8,7 +8,7 @@ use super::{
 };
 use marram_session::owner::{BackupForm, Owner};
 use marram_shard::{
-    api::{ReplicationPolicy, ToShard},
+    api::{ReplicationPolicy, Tag, ToShard},
     ring::Ring,
 };
 use marram_wire::{frame::GroupId, id::SessionId};
@@ -354,7 +354,7 @@ fn a_slot_that_an_operator_moves_goes_where_the_operator_says() {
     assert!(is_at(&after, &name, to), "{:?}: {:?}", after[&name], world.notes);
     assert_eq!(moved(&world), count + 1);
     // Another edge that stops and comes back changes nothing of that.
-    world.control(backup, ToShard::Drain);
+    world.control(backup, ToShard::Drain(Tag { tag: 1 }));
     world.runs(2 * LONG_MS);
     world.kills(backup);
     world.runs(3 * SETTLE_MS);

@@ -2,7 +2,7 @@
 
 use super::{heard, is_one_history};
 use crate::cells::world::{LONG_MS, World};
-use marram_shard::api::{ReplicationPolicy, ToShard};
+use marram_shard::api::{ReplicationPolicy, Tag, ToShard};
 
 /// Edges of which all sessions have the second one as their backup, if it keeps them; and so many clients of the first one.
 fn begun(edges: usize, clients: usize) -> (World, Vec<usize>) {
@@ -151,7 +151,7 @@ fn a_next_backup_that_lacks_one_session_is_the_backup_of_the_others() {
 #[test]
 fn a_backup_that_stops_is_replaced_for_all_of_a_group_at_once() {
     let (mut world, clients) = begun(3, 4);
-    world.control(1, ToShard::Drain);
+    world.control(1, ToShard::Drain(Tag { tag: 1 }));
     world.runs(LONG_MS);
     assert!(world.store.groups.len() <= 2, "{:?}", world.store.groups);
     are_served(&mut world, &clients, "e2", 500);

@@ -706,7 +706,7 @@ impl World {
                 self.moves.push(over.why);
             }
             ShardOutput::Control(FromShard::Rows(rows)) => self.rows.extend(rows.rows),
-            ShardOutput::Control(FromShard::Drained) => self.drained.push(number),
+            ShardOutput::Control(FromShard::Drained(_)) => self.drained.push(number),
             ShardOutput::Control(FromShard::Slot(query)) => {
                 let answer = self.store.slot(query);
                 self.tell(number, ToShard::SlotAnswer(answer));
