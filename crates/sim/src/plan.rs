@@ -26,6 +26,7 @@ mod partial;
 mod recalls;
 mod renewal;
 mod replay;
+mod stays;
 mod talk;
 mod traps;
 mod witness;
@@ -396,6 +397,7 @@ impl Plan {
                 late_hello::prepare(&mut plan);
             }
         }
+        stays::prepare(&mut plan);
         plan
     }
 

@@ -152,7 +152,7 @@ fn disturbance(random: &mut Random, agents: usize, has_others: bool) -> FaultKin
         30..50 => FaultKind::FreezeEdge { place, for_ns },
         50..65 => FaultKind::CutWires { agent, place },
         65..75 => FaultKind::Silence { agent, place, up: true, down: random.percent(50), for_ns },
-        75..85 if has_others => FaultKind::Drain { place, for_ns: for_ns + S },
+        75..85 if has_others => FaultKind::Drain { place, for_ns: for_ns + S, cancel_ns: None },
         _ => {
             let absence = random.pick(&[Absence::Frozen, Absence::Cut, Absence::Dead]);
             FaultKind::CoordinatorAway { absence, for_ns }

@@ -335,7 +335,7 @@ pub(super) fn move_backups(plan: &mut Plan) {
     let kind = match random.below(100) {
         0..60 => FaultKind::CrashEdge { place, loud: random.percent(70), for_ns },
         60..75 => FaultKind::FreezeEdge { place, for_ns },
-        75..85 => FaultKind::Drain { place, for_ns: for_ns + S },
+        75..85 => FaultKind::Drain { place, for_ns: for_ns + S, cancel_ns: None },
         _ => FaultKind::CutWires { agent: random.index(agents + edges), place },
     };
     plan.moves.push(Fault { when: On { moment, skip: random.below(4), delay_ns }, kind });

@@ -168,12 +168,14 @@ pub enum FaultKind {
         /// Duration.
         for_ns: u64,
     },
-    /// The edge is drained and shut down; it is restarted later.
+    /// The edge is drained and shut down; it is restarted later. If an operator cancels that, it goes on.
     Drain {
         /// The edge.
         place: FaultTarget,
         /// Time until the restart.
         for_ns: u64,
+        /// Time until it is cancelled, if it is.
+        cancel_ns: Option<u64>,
     },
     /// The edge's wall clock jumps.
     JumpClock {
@@ -336,7 +338,7 @@ fn mild(random: &mut Random, agents: usize, place: FaultTarget) -> FaultKind {
             let up = random.percent(60);
             FaultKind::Silence { agent, place, up, down: !up || random.percent(50), for_ns }
         }
-        90..94 => FaultKind::Drain { place, for_ns: for_ns + S },
+        90..94 => FaultKind::Drain { place, for_ns: for_ns + S, cancel_ns: None },
         94..97 => {
             let by = i64::try_from(random.magnitude(MS, 1_000 * S)).unwrap_or(0);
             FaultKind::JumpClock { place, by_ns: if random.percent(50) { by } else { -by } }

@@ -123,7 +123,11 @@ fn move_it(plan: &mut Plan) {
         let when = On { moment: Moment::Message, skip: random.below(40), delay_ns };
         let cancel_ns = random.percent(2).then(|| random.magnitude(10 * US, 20 * MS));
         if random.percent(25) {
-            let kind = FaultKind::Drain { place: FaultTarget::Owner, for_ns: random.between(S, 3 * S) };
+            let kind = FaultKind::Drain {
+                place: FaultTarget::Owner,
+                for_ns: random.between(S, 3 * S),
+                cancel_ns: None,
+            };
             plan.moves.push(Fault { when, kind });
         } else {
             // One of the other edges is its backup.
@@ -264,7 +268,7 @@ fn disturbance(random: &mut Random, agents: usize) -> FaultKind {
     match random.below(100) {
         0..30 => FaultKind::CrashEdge { place, loud: random.percent(70), for_ns },
         30..65 => FaultKind::FreezeEdge { place, for_ns },
-        65..75 => FaultKind::Drain { place, for_ns: for_ns + S },
+        65..75 => FaultKind::Drain { place, for_ns: for_ns + S, cancel_ns: None },
         75..90 => {
             let absence = random.pick(&[Absence::Frozen, Absence::Cut, Absence::Dead]);
             FaultKind::CoordinatorAway { absence, for_ns }

@@ -127,7 +127,7 @@ fn fault(random: &mut Random, agents: usize) -> FaultKind {
         0..25 => FaultKind::CrashEdge { place, loud: random.percent(70), for_ns },
         25..35 => FaultKind::CrashShard { place },
         35..60 => FaultKind::FreezeEdge { place, for_ns },
-        60..75 => FaultKind::Drain { place, for_ns: for_ns + S },
+        60..75 => FaultKind::Drain { place, for_ns: for_ns + S, cancel_ns: None },
         75..85 => FaultKind::CutWires { agent, place },
         85..93 => FaultKind::Silence { agent, place, up: true, down: random.percent(50), for_ns },
         // A second move of sessions that are being moved.

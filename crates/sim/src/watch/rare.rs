@@ -298,12 +298,14 @@ pub enum Rare {
     ServerResumed,
     /// An edge asked for a hall's server that another edge had asked for and not told more.
     ServerAskedByBoth,
+    /// An operator cancelled the drain of an edge while a session moved away from it, or waited for that.
+    DrainCancelled,
 }
 
 impl Rare {
     /// All rare states, in order. A state that is missing here has no place in `Counts`, and
     /// counting it would panic.
-    pub const ALL: [Self; 145] = [
+    pub const ALL: [Self; 146] = [
         Self::RecoveryDuringPromise,
         Self::RecoveryDuringRestore,
         Self::RecoveryDuringReplay,
@@ -449,6 +451,7 @@ impl Rare {
         Self::ServerConnected,
         Self::ServerResumed,
         Self::ServerAskedByBoth,
+        Self::DrainCancelled,
     ];
 }
 

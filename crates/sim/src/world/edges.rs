@@ -432,6 +432,9 @@ impl World {
         self.move_answered(edge, tag, &answer);
         let rows = match answer {
             ControlAnswer::Sessions(rows, _) => rows,
+            ControlAnswer::DrainCancelled(left) => {
+                return self.watch.count_if(Rare::DrainCancelled, left.moves > 0);
+            }
             ControlAnswer::Policies(report) => return self.policies_changed(&report),
             ControlAnswer::Placements(version, parts) => return self.list_standbys(edge, version, parts),
             _ => return,

@@ -101,16 +101,8 @@ impl World {
                     }
                 }
             }
-            FaultKind::Drain { place, for_ns } => {
-                let edge = self.place(place, here);
-                self.backups_leave(edge);
-                let life = self.edges[edge].life;
-                let request = control::ControlInput::Request { tag: 0, request: ControlRequest::Drain };
-                self.queue.after(0, Event::Control(edge, life, request));
-                // When the time has passed it is stopped like any process, drained or not.
-                let restart =
-                    FaultKind::CrashEdge { place: FaultTarget::Edge(edge), loud: true, for_ns: 10 * MS };
-                self.queue.after(for_ns, Event::InjectFault(restart, None));
+            FaultKind::Drain { place, for_ns, cancel_ns } => {
+                self.drain(self.place(place, here), (for_ns, cancel_ns))
             }
             FaultKind::JumpClock { place, by_ns } => {
                 let edge = self.place(place, here);
@@ -129,6 +121,19 @@ impl World {
             FaultKind::CoordinatorAway { absence, for_ns } => self.store_away(absence, for_ns),
             FaultKind::RenewInVain(step) => self.renew_in_vain(step, here),
         }
+    }
+
+    fn drain(&mut self, edge: usize, (for_ns, cancel_ns): (u64, Option<u64>)) {
+        self.backups_leave(edge);
+        let life = self.edges[edge].life;
+        let ask = |request| Event::Control(edge, life, control::ControlInput::Request { tag: 0, request });
+        self.queue.after(0, ask(ControlRequest::Drain));
+        if let Some(cancel_ns) = cancel_ns {
+            return self.queue.after(cancel_ns, ask(ControlRequest::CancelDrain));
+        }
+        // When the time has passed it is stopped like any process, drained or not.
+        let restart = FaultKind::CrashEdge { place: FaultTarget::Edge(edge), loud: true, for_ns: 10 * MS };
+        self.queue.after(for_ns, Event::InjectFault(restart, None));
     }
 
     /// The edge that a target means now. `here` is where the moment was observed.
