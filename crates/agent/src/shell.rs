@@ -34,7 +34,8 @@ use marram_session::agent::{
     Agent, AgentConfig, AgentInput, AgentOutput, AgentReport, AgentServer, ConnectionId, Target,
 };
 use marram_transport::{
-    Clock, IdleTasks, LogLimiter, StopSignal, WireTable, free_elsewhere, give_back, nanos, random, token,
+    Clock, IdleTasks, LogLimiter, StopRequests, StopSignal, WireTable, free_elsewhere, give_back, nanos,
+    random, token,
 };
 use marram_wire::peer::Origin;
 use mio::{
@@ -44,6 +45,7 @@ use mio::{
 use std::{
     collections::VecDeque,
     io,
+    net::SocketAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -82,6 +84,8 @@ pub struct Shell {
     dialer: EndpointDialer,
     /// With their indices in [`Routing::listeners`].
     listeners: Vec<(TcpListener, usize)>,
+    /// The addresses of those that are closed for now, with the same indices.
+    closed: Vec<(SocketAddr, usize)>,
     /// Whether a listener may have further connections to accept.
     accepting: Vec<bool>,
     table: WireTable<Target>,
@@ -144,6 +148,7 @@ impl Shell {
             outs: Vec::new(),
             inputs: VecDeque::new(),
             accepting: vec![false; listeners.len()],
+            closed: Vec::new(),
             listeners,
             table: WireTable::new(options.timeouts.dial, false),
             locals: Locals::new(options.timeouts.connect, options.timeouts.peer_unreachable, now),
@@ -288,7 +293,10 @@ impl Shell {
     }
 
     fn stopping(&mut self) {
-        let signals = StopSignal::take(&mut self.stop, self.stops);
+        let StopRequests { stops: signals, accepts } = StopSignal::take(&mut self.stop, self.stops);
+        if signals == 0 && self.stops == 0 {
+            accepts.into_iter().for_each(|accepts| self.set_accepts(accepts));
+        }
         if signals > 0 && self.stops == 0 {
             let (sessions, limit) = (self.reports.sessions(), self.drain_limit);
             let s = if sessions == 1 { "" } else { "s" };

@@ -60,7 +60,7 @@ pub use memory::{free_elsewhere, freed_elsewhere, give_back};
 pub use preamble::{NotUnderstood, Preamble, PreambleAnswer, PreambleVerdict, SIZE as PREAMBLE_SIZE};
 pub use security::{Credential, Identity, Security};
 pub use socket::Socket;
-pub use stop::{StopSignal, Stopper};
+pub use stop::{StopRequests, StopSignal, Stopper};
 pub use table::{WireEvent, WireTable};
 pub use trust::TlsError;
 pub use wire::Wire;

@@ -11,6 +11,20 @@ use std::{
 /// Signals that request a stop: service managers and terminals send them.
 const SIGNALS: [i32; 2] = [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT];
 
+/// Asks the loop to accept nothing new. Any other byte requests a stop: that of a signal is not ours.
+const REFUSE: u8 = 2;
+/// Asks it to accept new connections again.
+const ACCEPT: u8 = 3;
+
+/// What was requested since the last look.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StopRequests {
+    /// How often a stop was requested.
+    pub stops: usize,
+    /// Whether new connections are to be accepted, if that was said.
+    pub accepts: Option<bool>,
+}
+
 /// Stops a loop: the first request drains it, the second one stops it at once.
 #[derive(Debug)]
 pub struct StopSignal {
@@ -46,18 +60,28 @@ impl StopSignal {
         Ok((Self { receiver }, Stopper(sender)))
     }
 
-    /// The number of stop requests since the last call, after `before` earlier ones. A dropped [`Stopper`] counts as a request if
+    /// The stop requests since the last call, after `before` earlier ones. A dropped [`Stopper`] counts as a request if
     /// there was none before.
     ///
     /// The sender never blocks: if the buffer is full, further requests are lost, which changes
     /// nothing since two suffice.
-    pub fn take(receiver: &mut impl Read, before: usize) -> usize {
+    pub fn take(receiver: &mut impl Read, before: usize) -> StopRequests {
         let mut buffer = [0; 16];
+        let mut requests = StopRequests { stops: 0, accepts: None };
         match receiver.read(&mut buffer) {
-            Ok(0) => usize::from(before == 0),
-            Ok(count) => count,
-            Err(_) => 0,
+            Ok(0) => requests.stops = usize::from(before == 0),
+            Ok(count) => {
+                for byte in &buffer[..count] {
+                    match *byte {
+                        REFUSE => requests.accepts = Some(false),
+                        ACCEPT => requests.accepts = Some(true),
+                        _ => requests.stops += 1,
+                    }
+                }
+            }
+            Err(_) => {}
         }
+        requests
     }
 }
 
@@ -65,5 +89,10 @@ impl Stopper {
     /// Requests a stop. No error if the loop has already ended.
     pub fn stop(&self) {
         let _ = (&self.0).write(&[1]);
+    }
+
+    /// Requests that nothing new is accepted, or that it is again. The loop goes on.
+    pub fn accept(&self, accepts: bool) {
+        let _ = (&self.0).write(&[if accepts { ACCEPT } else { REFUSE }]);
     }
 }

@@ -30,7 +30,7 @@ use mio::{
     net::{TcpListener, TcpStream},
 };
 use std::{io, net::SocketAddr, sync::atomic::Ordering::Relaxed};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 /// Binds the listeners for streams.
 ///
@@ -53,6 +53,42 @@ pub(super) fn listen(poll: &Poll, routing: &Routing) -> Result<Vec<(TcpListener,
 }
 
 impl Shell {
+    /// Whether new connections are accepted from now on. While they are not, listeners are closed, so that clients and load balancers see at
+    /// once that nothing answers here; they are bound again at the addresses which they had.
+    pub(super) fn set_accepts(&mut self, accepts: bool) {
+        if accepts {
+            self.listen_again();
+            self.inputs.push_back(AgentInput::CancelDrain);
+        } else {
+            info!("accepting no new connections");
+            let of = |(listener, place): (TcpListener, usize)| Some((listener.local_addr().ok()?, place));
+            self.closed.extend(self.listeners.drain(..).filter_map(of));
+            self.accepting.clear();
+            self.inputs.push_back(AgentInput::Drain);
+        }
+    }
+
+    fn listen_again(&mut self) {
+        for (address, place) in std::mem::take(&mut self.closed) {
+            let index = self.listeners.len();
+            let bound = TcpListener::bind(address).and_then(|mut listener| {
+                let token = token::token(LISTENER, index as u64);
+                self.poll.registry().register(&mut listener, token, Interest::READABLE)?;
+                Ok(listener)
+            });
+            match bound {
+                Ok(listener) => {
+                    info!(%address, "listening for clients again");
+                    self.listeners.push((listener, place));
+                    self.accepting.push(false);
+                }
+                Err(error) => {
+                    error!(%address, %error, "cannot listen for clients again: free the address, and restart this process");
+                }
+            }
+        }
+    }
+
     /// Accepts connections that the program has opened, while there is room.
     pub(super) fn accept_asked(&mut self) {
         while self.asked && self.locals.has_room() && (self.stops > 0 || self.agent.has_room()) {

@@ -3,6 +3,7 @@
 //! ```text
 //! signal or POST /v1/drain ─▶ Begun: list what is here ─▶ wait ─┬─ drained ───────────────▶ over
 //!                                                               └─ `latest` ─▶ Left: list ─▶ over
+//! POST /v1/drain/cancel ─▶ as before, until it is over, unless a signal came
 //! ```
 //!
 //! A session that is left is not lost: its ends treat the end of this edge as a crash, and ask
@@ -77,10 +78,11 @@ impl Drain {
     pub(super) fn answered(&mut self, tag: u64, answer: &ControlAnswer) {
         let ControlAnswer::Sessions(rows, _) = answer else { return };
         let sessions = counted(rows.len() as u64, "session");
-        if tag == Own::Left as u64 {
+        // That of an earlier drain, which was cancelled, may come late.
+        if tag == Own::Left as u64 && self.asks {
             warn!("stopping with {sessions} left, which continue elsewhere if their ends reach another edge");
             self.reported = true;
-        } else if !rows.is_empty() {
+        } else if tag == Own::Begun as u64 && !rows.is_empty() {
             let limit = self.limit;
             info!(
                 "{sessions} to move; waiting for at most {limit:?} (`limits.drain`); a second signal stops the edge \

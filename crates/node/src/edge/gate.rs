@@ -103,7 +103,12 @@ impl Gate {
         Ok(Some(Self { host, sockets, stopper }))
     }
 
-    /// Stops accepting connections; sessions may end in order.
+    /// Whether connections are accepted from now on.
+    pub(super) fn accept(&self, accepts: bool) {
+        self.stopper.accept(accepts);
+    }
+
+    /// Stops accepting connections for good; sessions may end in order.
     ///
     /// Its thread is not joined: it ends with its last session, or with the process.
     pub(super) fn stop(&self) {

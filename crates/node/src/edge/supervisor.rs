@@ -385,14 +385,21 @@ impl Supervisor {
     /// Handles events of other threads: operators' questions, fetched images, sockets of the gate to pass on.
     fn woken(&mut self) {
         while let Ok(Question { request, patience, reply }) = self.admin.questions.try_recv() {
+            match request {
+                // The requester gets the answer before the process ends.
+                ControlRequest::Drain => self.begin_drain(ANSWER_TIME),
+                ControlRequest::CancelDrain if self.stops > 0 => {
+                    let why = "a signal has told the edge to stop, and that cannot be cancelled";
+                    let _ = reply.try_send(control::ControlAnswer::Refused(why.into()));
+                    continue;
+                }
+                ControlRequest::CancelDrain => self.cancel_drain(),
+                _ => {}
+            }
             let tag = self.next_tag;
             self.next_tag += 1;
             self.replies.insert(tag, reply);
             self.overdue.push_back((self.now + patience, tag));
-            if request == ControlRequest::Drain {
-                // The requester gets the answer before the process ends.
-                self.begin_drain(ANSWER_TIME);
-            }
             self.step(control::ControlInput::Request { tag, request });
         }
         while let Some(answer) = self.witnesses.take() {
@@ -414,13 +421,14 @@ impl Supervisor {
     }
 
     fn stopping(&mut self) {
-        let signals = StopSignal::take(&mut self.stop, self.stops);
+        let signals = StopSignal::take(&mut self.stop, self.stops).stops;
         if signals > 0 && self.stops == 0 {
             self.begin_drain(Duration::ZERO);
             self.step(control::ControlInput::Request {
                 tag: Own::Drain as u64,
                 request: ControlRequest::Drain,
             });
+            self.gate.iter().for_each(Gate::stop);
         }
         self.stops += signals;
     }
@@ -433,8 +441,15 @@ impl Supervisor {
         }
         self.drain = Some(Drain::begin(self.now, at_least, self.drain_limit));
         self.ask_sessions(Own::Begun);
-        if let Some(gate) = &self.gate {
-            gate.stop();
+        // Its agent goes on: this drain may be cancelled.
+        self.gate.iter().for_each(|gate| gate.accept(false));
+    }
+
+    /// The edge goes on, if an operator let it drain. The control answers, also if it does not drain.
+    fn cancel_drain(&mut self) {
+        if self.drain.take().is_some() {
+            info!("the drain was cancelled: sessions that are still here stay, and new ones are accepted");
+            self.gate.iter().for_each(|gate| gate.accept(true));
         }
     }
 

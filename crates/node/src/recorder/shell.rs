@@ -127,7 +127,7 @@ impl Shell {
             for event in &events {
                 match (event.token(), token::split(event.token())) {
                     (token::WAKER, _) => self.begun(),
-                    (token::CONTROL, _) => stops += StopSignal::take(&mut self.stop, stops),
+                    (token::CONTROL, _) => stops += StopSignal::take(&mut self.stop, stops).stops,
                     (_, (WIRE, number)) => self.table.on_event(number, event),
                     _ => {}
                 }
