@@ -30,8 +30,9 @@
 //! | `GET /v1/coordinator/cells` | | where the protected shared cells of the apps that are deployed here are |
 //! | `POST /v1/coordinator/cells/APP/give-up` | | gives up an app's cell whose edges are gone; `/NAME` behind it for each that is registered and dead; `APP/slots/N` if it has keys |
 //! | `POST /v1/coordinator/accept` | | accepts that the coordinator's store has lost decisions |
-//! | `GET /v1/drain` | | how each session would leave, if the edge stopped |
+//! | `GET /v1/drain` | | whether the edge drains, and how each session would leave, if it stopped |
 //! | `POST /v1/drain`, `/v1/drain/force` | moves all sessions away, accepts no new ones; the first not if some would have no standby | |
+//! | `POST /v1/drain/cancel` | lets the edge go on: what is still there stays, new sessions are accepted | how many sessions stay, moves that were stopped, sessions that are handed over already |
 //! | `GET /v1/images/HASH` | | the module, files and quotas behind an image, for another edge |
 //! | `GET /v1/images/HASH/app?name=APP` | | the settings of this app with this image, which is or was deployed, for another edge; without `name`, those of one such app |
 //!

@@ -22,7 +22,7 @@ use marram_http::Refusal;
 use marram_node::edge::take_recording;
 use marram_node::text::counted;
 use marram_sandbox::{Images, LoadError};
-use marram_shard::api::{App, MoveWish, NoDestination, SessionRow};
+use marram_shard::api::{App, DrainCancelled, MoveWish, NoDestination, SessionRow};
 use marram_shard::control::{self, ControlRequest, MetricSample};
 use marram_shard::shard::PLAN_NS;
 use marram_wire::id::{ImageHash, SessionId};
@@ -94,6 +94,7 @@ fn answer(state: &AdminState, call: &Call) -> Result<Answer, Refusal> {
         (method, ["v1", "drain"]) if method == get => drain_plan(state),
         (method, ["v1", "drain"]) if method == post => drain(state, false),
         (method, ["v1", "drain", "force"]) if method == post => drain(state, true),
+        (method, ["v1", "drain", "cancel"]) if method == post => cancel_drain(state),
         (method, ["v1", "images", hash]) if method == get => image(state, hash),
         (method, ["v1", "images", hash, "app"]) if method == get => image_app(state, hash, &call.query),
         _ => Err(unknown(call)),
@@ -331,11 +332,14 @@ fn moves(state: &AdminState) -> Result<Answer, Refusal> {
     Ok(Answer::json(&json!({ "edge": state.edge, "moves": moves })))
 }
 
-/// How each session would leave, if the edge stopped.
+/// Whether the edge drains, and how each session would leave, if it stopped.
 fn drain_plan(state: &AdminState) -> Result<Answer, Refusal> {
     let rows = sessions_here(state)?;
     let leaving: Vec<Value> = rows.iter().filter_map(view::leaving).collect();
-    Ok(Answer::json(&json!({ "edge": state.edge, "sessions": leaving })))
+    let control::ControlAnswer::Versions(_, draining) = ask(state, ControlRequest::Versions)? else {
+        return Err(unexpected());
+    };
+    Ok(Answer::json(&json!({ "edge": state.edge, "draining": draining, "sessions": leaving })))
 }
 
 /// Begins to stop the edge. Not if sessions would have no standby afterwards, unless it is forced to.
@@ -355,6 +359,21 @@ fn drain(state: &AdminState, force: bool) -> Result<Answer, Refusal> {
         }
     }
     done(ask(state, ControlRequest::Drain)?)
+}
+
+/// The edge goes on. What has left before does not come back.
+fn cancel_drain(state: &AdminState) -> Result<Answer, Refusal> {
+    match ask(state, ControlRequest::CancelDrain)? {
+        control::ControlAnswer::DrainCancelled(DrainCancelled { tag: _, stay, moves, handed_over }) => {
+            let counts = json!({ "stay": stay, "moves_cancelled": moves, "handed_over": handed_over });
+            Ok(Answer::json(&json!({ "edge": state.edge, "sessions": counts })))
+        }
+        control::ControlAnswer::Refused(why) => {
+            let what = format!("there is no drain to cancel: {why}");
+            Err(Refusal::new(StatusCode::CONFLICT, what, "`marram ps` shows what the edge has"))
+        }
+        _ => Err(unexpected()),
+    }
 }
 
 fn sessions_here(state: &AdminState) -> Result<Vec<SessionRow>, Refusal> {

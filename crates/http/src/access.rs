@@ -261,6 +261,7 @@ mod tests {
             ("DELETE /v1/apps", [401, 401, 403, 403]),
             ("POST /v1/apps", [401, 401, 403, 403]),
             ("POST /v1/drain", [401, 401, 403, 403]),
+            ("POST /v1/drain/cancel", [401, 401, 403, 403]),
             ("POST /metrics", [401, 401, 403, 403]),
         ] {
             for (token, expected) in

@@ -1,7 +1,8 @@
-//! `marram drain`: stops edges in order, and shows before that, if asked to, how each session would leave.
+//! `marram drain`: stops edges in order, and shows before that, if asked to, how each session would leave. It can be cancelled.
 
 use super::Failure;
 use super::operate::{Edges, PATIENCE, text};
+use anyhow::anyhow;
 use bytes::Bytes;
 use clap::Args;
 use hyper::Method;
@@ -27,6 +28,10 @@ pub(super) struct Drain {
     /// Return when the edges have stopped, and print meanwhile how many sessions are left.
     #[arg(long)]
     wait: bool,
+    /// Let edges go on that drain and have not stopped yet: sessions that are still there stay, and new ones are accepted. Sessions
+    /// that have left do not come back.
+    #[arg(long, conflicts_with_all = ["force", "dry_run", "wait"])]
+    cancel: bool,
     #[command(flatten)]
     edges: Edges,
 }
@@ -36,6 +41,9 @@ pub(super) fn run(arguments: &Drain) -> Result<(), Failure> {
     let edges = &arguments.edges;
     if arguments.dry_run {
         return edges.list("/v1/drain", |answers| plan(answers, edges.are_several()));
+    }
+    if arguments.cancel {
+        return edges.ask_all((&Method::POST, "/v1/drain/cancel", &Bytes::new()), PATIENCE, cancelled);
     }
     let path = if arguments.force { "/v1/drain/force" } else { "/v1/drain" };
     edges.ask_all((&Method::POST, path, &Bytes::new()), PATIENCE, |_| {
@@ -75,6 +83,28 @@ fn plan(answers: &[Value], several: bool) -> String {
     )
 }
 
+/// What is left of a drain that was cancelled: a line for each edge.
+fn cancelled(answers: &[Value]) -> String {
+    let mut lines = String::new();
+    for answer in answers {
+        let count = |key: &str| answer["sessions"][key].as_u64().unwrap_or(0);
+        let (stay, moves, leave) = (count("stay"), count("moves_cancelled"), count("handed_over"));
+        lines += &format!(
+            "{}: goes on and takes new sessions; {} here",
+            text(answer, "edge"),
+            counted(stay, "session")
+        );
+        if moves > 0 {
+            lines += &format!(", {} cancelled", counted(moves, "move"));
+        }
+        if leave > 0 {
+            lines += &format!(", {} handed over already", counted(leave, "session"));
+        }
+        lines += "\n";
+    }
+    lines + "Sessions that have left stay where they are now: `marram move` can bring them back\n"
+}
+
 /// Waits until no edge answers any more.
 fn wait(edges: &Edges) -> Result<(), Failure> {
     let mut running: Vec<(Edges, Instant)> = edges.each().map(|edge| (edge, Instant::now())).collect();
@@ -82,7 +112,11 @@ fn wait(edges: &Edges) -> Result<(), Failure> {
         thread::sleep(POLL);
         let mut failed = None;
         running.retain_mut(|(edge, reported)| match left(edge) {
-            Ok(sessions) => {
+            Ok(None) => {
+                failed = Some(Failure::Refused(anyhow!("{}: its drain was cancelled", edge.names())));
+                false
+            }
+            Ok(Some(sessions)) => {
                 if reported.elapsed() >= REPORT {
                     *reported = Instant::now();
                     let sessions = counted(sessions, "session");
@@ -108,11 +142,12 @@ fn wait(edges: &Edges) -> Result<(), Failure> {
     Ok(())
 }
 
-/// How many sessions an edge has that it does not only stand by for.
-fn left(edge: &Edges) -> Result<u64, Failure> {
+/// How many sessions an edge has that it does not only stand by for; none if it does not drain any more.
+fn left(edge: &Edges) -> Result<Option<u64>, Failure> {
     let answers = edge.ask(&Method::GET, "/v1/drain", &Bytes::new())?;
     let sessions = |answer: &Value| answer["sessions"].as_array().map_or(0, |rows| rows.len() as u64);
-    Ok(answers.iter().map(sessions).sum())
+    let stays = answers.iter().any(|answer| answer["draining"] == false);
+    Ok((!stays).then(|| answers.iter().map(sessions).sum()))
 }
 
 #[cfg(test)]
@@ -136,5 +171,21 @@ mod tests {
         assert!(text.contains("its agents look for another edge: no edge"), "{text}");
         let text = plan(&[answer(&[row("aa", json!("west"), true)])], false);
         assert!(text.contains("1 session would have no standby") && text.contains("--force"), "{text}");
+    }
+
+    #[test]
+    fn what_is_left_of_a_cancelled_drain_is_told_for_each_edge() {
+        let answer = |edge: &str, [stay, moves, handed_over]: [u64; 3]| {
+            let counts = json!({ "stay": stay, "moves_cancelled": moves, "handed_over": handed_over });
+            json!({ "edge": edge, "sessions": counts })
+        };
+        let text = cancelled(&[answer("east", [1, 0, 0]), answer("west", [7, 2, 1])]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "east: goes on and takes new sessions; 1 session here");
+        assert!(
+            lines[1].ends_with("7 sessions here, 2 moves cancelled, 1 session handed over already"),
+            "{text}"
+        );
+        assert!(lines.len() == 3 && lines[2].contains("stay where they are now"), "{text}");
     }
 }

@@ -7,10 +7,11 @@ mod mover;
 mod world;
 
 use crate::support::{self, caches::Caches, figures, services::Service};
+use marram_cluster::free_address;
 use marram_wire::seeded::Seeded;
 use std::{
     collections::BTreeMap,
-    io::{Read, Write},
+    io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
     sync::{
         Arc,
@@ -160,6 +161,63 @@ fn an_edge_that_stops_hands_its_sessions_over_unless_they_would_lose_their_stand
     let (status, out, error) = world.marram(&["drain", "--force", "--wait"], &[last]);
     assert_eq!(status, Some(0), "{out} {error}");
     assert!(caches.finish() > 0);
+}
+
+#[test]
+fn an_edge_whose_drain_is_cancelled_takes_sessions_again_until_a_signal_stops_it() {
+    let gate = free_address().unwrap();
+    let mut world = World::new(&Plan {
+        purpose: "drain-cancel",
+        // No other edge takes a session: all stay.
+        edges: 1,
+        protect: "endpoints",
+        protect_bulk: "endpoints",
+        services: &[Service::Memcached],
+        sessions: 8,
+        bulk: support::serve::echo(),
+        limits: &format!("[[gate]]\nlisten = \"{gate}\"\napp = \"memcached\"\n"),
+        timeouts: "",
+    });
+    let cancel = |world: &World| world.marram(&["drain", "--cancel"], &[0]);
+    let agent = world.services[0].1;
+    let first = [Caches::start(agent, 2, 1), Caches::start(gate, 1, 2)];
+    world.wait("the sessions begin", || world.running(0).len() == 3);
+    let (status, _, error) = cancel(&world);
+    assert!(status == Some(3) && error.contains("does not drain"), "{error}");
+
+    let mut waits = world.begin(&["drain", "--wait"], 0);
+    let mut line = String::new();
+    BufReader::new(waits.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.starts_with("draining"), "{line}");
+    world.wait("its gate is closed", || TcpStream::connect(gate).is_err());
+    // The agent has no other edge for this one.
+    let late = Caches::start(agent, 1, 3);
+    let (status, out, error) = cancel(&world);
+    assert!(status == Some(0) && out.contains("3 sessions here"), "{status:?} {out} {error}");
+    world.wait("its gate is open", || TcpStream::connect(gate).is_ok());
+    let second = [late, Caches::start(gate, 1, 4), Caches::start(agent, 2, 5)];
+    world.wait("new sessions begin", || world.running(0).len() == 7);
+    let waited = waits.wait_with_output().unwrap();
+    let error = String::from_utf8_lossy(&waited.stderr);
+    assert!(waited.status.code() == Some(3) && error.contains("its drain was cancelled"), "{error}");
+    let (status, _, error) = cancel(&world);
+    assert!(status == Some(3) && error.contains("does not drain"), "{error}");
+    for caches in first.into_iter().chain(second) {
+        assert_eq!(caches.wrong(), Vec::<String>::new());
+        assert!(caches.finish() > 0);
+    }
+
+    // A signal stops it, which nothing cancels. A session keeps it until the second one.
+    let mut stays = TcpStream::connect(agent).unwrap();
+    stays.set_read_timeout(Some(PATIENCE)).unwrap();
+    fill(&mut stays, 40_000);
+    world.cluster.edges[0].terminate();
+    world.wait("its gate is closed", || TcpStream::connect(gate).is_err());
+    let (status, _, error) = cancel(&world);
+    assert!(status == Some(3) && error.contains("a signal has told the edge to stop"), "{error}");
+    world.cluster.edges[0].terminate();
+    let ended = world.cluster.edges[0].process().unwrap().wait().unwrap();
+    assert_eq!(ended.code(), Some(0));
 }
 
 /// Stores items that do not compress, of this size in all.

@@ -10,7 +10,7 @@ use serde_json::Value;
 use std::{
     fs,
     net::SocketAddr,
-    process::Command,
+    process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -133,6 +133,13 @@ impl World {
         let output = command.output().unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         (output.status.code(), text(&output.stdout), text(&output.stderr))
+    }
+
+    /// Starts a command of operators for an edge, and reads nothing of what it prints.
+    pub(super) fn begin(&self, arguments: &[&str], edge: usize) -> Child {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_marram"));
+        command.args(arguments).arg("--edge").arg(format!("http://{}", self.cluster.edges[edge].admin()));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 
     pub(super) fn wait(&self, what: &str, is_so: impl Fn() -> bool) {
