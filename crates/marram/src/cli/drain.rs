@@ -48,7 +48,7 @@ pub(super) fn run(arguments: &Drain) -> Result<(), Failure> {
     let path = if arguments.force { "/v1/drain/force" } else { "/v1/drain" };
     edges.ask_all((&Method::POST, path, &Bytes::new()), PATIENCE, |_| {
         "draining: sessions move to other edges, new ones are refused; `marram ps` shows the rest. The edge stops when none is \
-         left, or after its `limits.drain` (30s unless configured)\n"
+         left, or after its `limits.drain` (30s unless configured); until then `marram drain --cancel` lets it go on\n"
             .to_owned()
     })?;
     if arguments.wait { wait(edges) } else { Ok(()) }

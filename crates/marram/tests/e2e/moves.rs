@@ -171,16 +171,18 @@ fn an_edge_whose_drain_is_cancelled_takes_sessions_again_until_a_signal_stops_it
         // No other edge takes a session: all stay.
         edges: 1,
         protect: "endpoints",
-        protect_bulk: "endpoints",
+        protect_bulk: "none",
         services: &[Service::Memcached],
         sessions: 8,
         bulk: support::serve::echo(),
-        limits: &format!("[[gate]]\nlisten = \"{gate}\"\napp = \"memcached\"\n"),
+        limits: &format!("[[gate]]\nlisten = \"{gate}\"\napp = \"bulk\"\n"),
         timeouts: "",
     });
     let cancel = |world: &World| world.marram(&["drain", "--cancel"], &[0]);
     let agent = world.services[0].1;
-    let first = [Caches::start(agent, 2, 1), Caches::start(gate, 1, 2)];
+    let first = Caches::start(agent, 2, 1);
+    let mut at_gate = TcpStream::connect(gate).unwrap();
+    echoes(&mut at_gate);
     world.wait("the sessions begin", || world.running(0).len() == 3);
     let (status, _, error) = cancel(&world);
     assert!(status == Some(3) && error.contains("does not drain"), "{error}");
@@ -195,14 +197,17 @@ fn an_edge_whose_drain_is_cancelled_takes_sessions_again_until_a_signal_stops_it
     let (status, out, error) = cancel(&world);
     assert!(status == Some(0) && out.contains("3 sessions here"), "{status:?} {out} {error}");
     world.wait("its gate is open", || TcpStream::connect(gate).is_ok());
-    let second = [late, Caches::start(gate, 1, 4), Caches::start(agent, 2, 5)];
+    echoes(&mut at_gate);
+    let mut new_at_gate = TcpStream::connect(gate).unwrap();
+    echoes(&mut new_at_gate);
+    let new = Caches::start(agent, 2, 5);
     world.wait("new sessions begin", || world.running(0).len() == 7);
     let waited = waits.wait_with_output().unwrap();
     let error = String::from_utf8_lossy(&waited.stderr);
     assert!(waited.status.code() == Some(3) && error.contains("its drain was cancelled"), "{error}");
     let (status, _, error) = cancel(&world);
     assert!(status == Some(3) && error.contains("does not drain"), "{error}");
-    for caches in first.into_iter().chain(second) {
+    for caches in [first, late, new] {
         assert_eq!(caches.wrong(), Vec::<String>::new());
         assert!(caches.finish() > 0);
     }
@@ -218,6 +223,15 @@ fn an_edge_whose_drain_is_cancelled_takes_sessions_again_until_a_signal_stops_it
     world.cluster.edges[0].terminate();
     let ended = world.cluster.edges[0].process().unwrap().wait().unwrap();
     assert_eq!(ended.code(), Some(0));
+}
+
+/// The server behind a connection says back what it hears.
+fn echoes(stream: &mut TcpStream) {
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(b"said").unwrap();
+    let mut answer = [0; 4];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"said");
 }
 
 /// Stores items that do not compress, of this size in all.
