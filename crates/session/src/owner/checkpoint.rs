@@ -105,6 +105,9 @@ impl Owner {
         {
             out.push(OwnerEffect::MergesDeltas(reason));
         }
+        if !is_apart {
+            self.replicas.copied(number);
+        }
         if awaited == Awaited::Pages {
             let kind = if base == CheckpointBase::Backup { PagesKind::Changed } else { PagesKind::Whole };
             self.replicas.pages_copied(number, kind, self.epochs.last());

@@ -208,6 +208,8 @@ pub(super) struct Checkpointer {
     pub(super) builds_on_fed: bool,
     /// Whether the session came from another owner, and no checkpoint of this one is held: how much the ends keep is not known.
     pub(super) is_fed: bool,
+    /// Whether the session leaves for a standby that would have too much to replay without another one, until the cell is copied.
+    pub(super) leaves: bool,
     /// When to look again whether one is due: some time after one that could not be made, or after a takeover.
     pub(super) look_ns: Option<u64>,
 }
@@ -467,7 +469,7 @@ impl Checkpointer {
         let is_wanted = self.full_requested || self.awaits_full(awaited);
         let wanted = is_wanted && self.has_room_for_full(about, ends);
         let is_first = self.builds_on_fed && self.look_ns.is_none();
-        let wanted = wanted || is_first || self.uncovered.is_required();
+        let wanted = wanted || is_first || self.leaves || self.uncovered.is_required();
         let uncovered = ends.iter().map(|side| (side.uncovered, side.allowance()));
         let is_due = wanted || self.is_much(about, uncovered, log.size(), ends, log);
         is_due && !self.is_under_way()
@@ -511,7 +513,7 @@ impl Checkpointer {
         };
         if !is_apart {
             self.full_requested &= kind != CheckpointKind::Full;
-            self.builds_on_fed = false;
+            (self.builds_on_fed, self.leaves) = (false, false);
             self.is_refused = false;
         }
         self.preparation = Preparation::None;

@@ -194,7 +194,10 @@ impl Owner {
             }
             Frame::HandOver(hand_over) => {
                 if !follow.hand_over() {
-                    return standby_error(Code::Protocol, "a session is handed over to a warm standby");
+                    return standby_error(
+                        Code::Protocol,
+                        "a session is handed over to a standby before its checkpoint is here",
+                    );
                 }
                 self.runner.carry_clock(now, hand_over.session_ns);
                 self.follow_on(now, out);

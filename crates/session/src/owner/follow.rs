@@ -63,10 +63,11 @@ pub(super) struct Restored {
     pub(super) full: Name,
 }
 
-/// What a backup does that holds what it is fed, and is fed pages instead of log where these are fewer bytes.
+/// What a backup does that holds what it is fed, and is fed pages instead of log where these are fewer bytes; or a warm standby, once it is
+/// to take the session over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Holding {
-    /// It is no such backup.
+    /// It is neither.
     Nothing,
     /// It holds log and pages.
     Holds,
@@ -257,10 +258,11 @@ impl Follow {
         self.standing
     }
 
-    /// The feeding owner has handed the session over. False if this cell is warm, and no backup: its owner must not count on it.
+    /// The feeding owner has handed the session over: a cell that is warm replays what it holds. False if it waits for a checkpoint, and is no
+    /// backup: its owner must not count on it.
     pub(super) fn hand_over(&mut self) -> bool {
-        self.handed_over = self.hot || self.holding.is_some();
-        if self.holding == Holding::Holds {
+        self.handed_over = self.hot || self.holding.is_some() || self.arriving.is_none();
+        if self.handed_over && !self.hot && !self.holding.is_replayed() {
             self.holding = Holding::HandedOver;
         }
         self.handed_over

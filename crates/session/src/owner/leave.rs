@@ -1,6 +1,6 @@
 //! The ways in which an owner gives a session up: for another edge, for good, or because a handler was stopped.
 
-use super::{Owner, OwnerEffect, phase::Phase};
+use super::{KeeperId, Owner, OwnerEffect, phase::Phase};
 use crate::bug::Bug;
 use crate::trace;
 use alloc::{
@@ -10,6 +10,21 @@ use alloc::{
 use marram_wire::frame::{Code, Failure};
 
 impl Owner {
+    /// The session is to leave for a standby that holds checkpoints and log: takes a checkpoint, if that one would have too much to replay.
+    pub(super) fn cover_to_leave(&mut self, keeper: KeeperId, out: &mut Vec<OwnerEffect>) {
+        let may_ask = !self.checkpointer.is_under_way() && self.checkpointer.look_ns.is_none();
+        if may_ask && self.replicas.needs_checkpoint(keeper) {
+            self.checkpointer.leaves = true;
+            self.checkpoint_if_due(out);
+        }
+    }
+
+    /// Whether this keeper is fed. Otherwise it waits for a checkpoint to begin with.
+    #[must_use]
+    pub fn is_fed(&self, keeper: KeeperId) -> bool {
+        self.replicas.streaming_on(keeper).is_some()
+    }
+
     /// The attempt fails. A live cell is kept for the next attempt.
     pub fn abort_attempt(&mut self, code: Code, reason: &str, out: &mut Vec<OwnerEffect>) {
         if self.live.is_none() {

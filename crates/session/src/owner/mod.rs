@@ -546,8 +546,9 @@ impl Owner {
         }
     }
 
-    /// Tells a keeper that replays continuously to take the session over, once it has all that it needs. False if it has not, or
-    /// if this owner cannot hand the session over now, such as before an end has sent what it does not keep. The session goes on here until its ends promise the other edge.
+    /// Tells a keeper to take the session over, once it has all that it needs, and would not have to replay too much: a warm standby that would
+    /// gets another checkpoint first. False if it has not, or if this owner cannot hand the session over now, such as before an end has sent
+    /// what it does not keep. The session goes on here until its ends promise the other edge.
     pub fn hand_over(&mut self, now: Now, keeper: KeeperId, out: &mut Vec<OwnerEffect>) -> bool {
         if self.phase() != OwnerPhase::Running || !self.is_log_confirmed(keeper, out) {
             return false;
@@ -558,7 +559,10 @@ impl Owner {
         let is_cell = self.about.is_shared_cell();
         let stops = is_cell || self.about.has_backup() && !self.replicas.is_backup(keeper);
         let runs = stops && self.runner.is_busy();
-        let is_done = is_able && self.replicas.hand_over(keeper, session_ns, runs, out);
+        let is_done = is_able && self.replicas.hand_over((keeper, &self.ends), session_ns, runs, out);
+        if is_able && !is_done {
+            self.cover_to_leave(keeper, out);
+        }
         // A shared cell stays this owner's until a claim says something else.
         self.epochs.given |= is_done && !is_cell;
         is_done

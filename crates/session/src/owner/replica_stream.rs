@@ -94,9 +94,12 @@ pub(super) struct ReplicaStream {
     /// Bytes of entries and messages that it has not acknowledged.
     pub(super) behind: u64,
     /// Of a hot one: entries that it was fed and has not replayed, and the minimum of this number since it was ready.
-    /// The number begins with all entries that were sent while its checkpoint was in flight.
+    /// The number begins with all entries that were sent while its checkpoint was in flight. Of one that keeps checkpoints as ends do: entries
+    /// since the last one that it has stored.
     pub(super) unreplayed: u64,
     pub(super) unreplayed_min: u64,
+    /// Checkpoints that it has not stored, each with the entries that it was fed since that was copied.
+    pub(super) copies: VecDeque<(u32, u64)>,
     /// While the session is protected only because it moves: places in what it is fed, each with the bytes that it had been sent, or
     /// will have acknowledged, there.
     pub(super) places: VecDeque<(u64, Place)>,
@@ -129,10 +132,44 @@ impl ReplicaStream {
         };
         let complete = self.window.in_flight() == 0 && self.transfers.front().is_some_and(sent);
         if complete {
+            self.has_stored(number);
             self.mark_ready();
             self.stored = Some(number);
         }
         complete
+    }
+
+    /// An entry was logged, which it is fed.
+    pub(super) fn count_entry(&mut self) {
+        let counts = self.feed.is_replayed() || self.feed == Feed::Kept;
+        self.unreplayed += u64::from(counts);
+        self.copies.iter_mut().for_each(|(_, entries)| *entries += 1);
+        self.handed_over = self.handed_over.map(|entries| entries + 1);
+    }
+
+    /// A checkpoint was copied at the end of the last entry, which it gets if it keeps such.
+    pub(super) fn copied(&mut self, number: u32) {
+        if self.streaming && self.feed == Feed::Kept {
+            // A copy that was given up is sent to none.
+            let Self { copies, transfers, .. } = self;
+            copies.retain(|(earlier, _)| transfers.iter().any(|it| it.meta.number == *earlier));
+            copies.push_back((number, 0));
+        }
+    }
+
+    /// It has stored this checkpoint. What it would have to replay begins there.
+    fn has_stored(&mut self, number: u32) {
+        while let Some((copied, entries)) = self.copies.pop_front_if(|(copied, _)| *copied <= number) {
+            if copied == number {
+                self.unreplayed = entries;
+                self.unreplayed_min = self.unreplayed_min.min(entries);
+            }
+        }
+    }
+
+    /// Whether it has all that it was sent of checkpoints. It could not be advanced once it replays.
+    pub(super) fn is_settled(&self) -> bool {
+        self.ready && self.transfers.is_empty()
     }
 
     /// It has replayed this many more entries. False if that is more than it was fed.
@@ -183,8 +220,8 @@ impl ReplicaStream {
         self.is_needed() && self.streaming && is_full
     }
 
-    /// By how many entries it has fallen behind since it was ready.
+    /// By how many entries it has fallen behind since it was ready, if it replays them as they come.
     pub(super) fn fell_behind(&self) -> u64 {
-        if self.ready { self.unreplayed - self.unreplayed_min } else { 0 }
+        if self.ready && self.feed.is_replayed() { self.unreplayed - self.unreplayed_min } else { 0 }
     }
 }

@@ -121,6 +121,7 @@ impl Replicas {
             behind: 0,
             unreplayed: 0,
             unreplayed_min: 0,
+            copies: VecDeque::new(),
             places: VecDeque::new(),
             fed: 0,
             pages: (feed == Feed::WarmBackup).then(Box::default),
@@ -152,7 +153,7 @@ impl Replicas {
     /// large checkpoint is sent, much is logged. Also if it must have what a handler does that `runs`: then no other one begins.
     pub(super) fn hand_over(
         &mut self,
-        keeper: KeeperId,
+        (keeper, ends): (KeeperId, &Ends),
         session_ns: i64,
         runs: bool,
         out: &mut Vec<OwnerEffect>,
@@ -162,12 +163,9 @@ impl Replicas {
             return false;
         }
         let left_max = self.left_max();
-        // A warm backup replays what it holds first.
+        // One that is warm replays what it holds first.
         let is_ready = |stream: &&ReplicaStream| {
-            let replays = stream.feed.begins_apart() && stream.unreplayed <= left_max;
-            // It could not be advanced once it replays.
-            let is_still = stream.pages.is_none() || stream.transfers.is_empty();
-            stream.keeper == keeper && stream.ready && replays && is_still
+            stream.keeper == keeper && stream.is_settled() && stream.unreplayed <= left_max
         };
         let Some(at) = self.streams.iter().position(|stream| is_ready(&stream)) else { return false };
         let stream = &mut self.streams[at];
@@ -176,9 +174,26 @@ impl Replicas {
             return false;
         }
         stream.handed_over.get_or_insert(0);
+        if stream.feed == Feed::Kept {
+            // It keeps none of the outputs that it produces again.
+            let reported = Acknowledged { channel: stream.channel, received: received(ends) };
+            out.push(OwnerEffect::ToKeeper(keeper, reported.into()));
+        }
         let hand_over = HandOver { channel: stream.channel, session_ns };
         out.push(OwnerEffect::ToKeeper(keeper, hand_over.into()));
         true
+    }
+
+    /// Whether a standby that is to take the session over needs another checkpoint for that: it would have too much to replay.
+    pub(super) fn needs_checkpoint(&self, keeper: KeeperId) -> bool {
+        let left_max = self.left_max();
+        let is_it = |stream: &ReplicaStream| stream.keeper == keeper && stream.feed == Feed::Kept;
+        self.streams.iter().any(|it| is_it(it) && it.is_settled() && it.unreplayed > left_max)
+    }
+
+    /// A checkpoint of the ends' list was copied at the end of the last entry.
+    pub(super) fn copied(&mut self, number: u32) {
+        self.streams.iter_mut().for_each(|stream| stream.copied(number));
     }
 
     /// A keeper is fed no more, and not told.
@@ -567,8 +582,7 @@ impl Replicas {
                 let place = || Place { log_offset: log.end(), tag, took: ends.took() };
                 stream.note_place(place);
             }
-            stream.unreplayed += u64::from(stream.feed.is_replayed());
-            stream.handed_over = stream.handed_over.map(|fed| fed + 1);
+            stream.count_entry();
             if stream.fell_behind() > REPLAY_LAG_MAX && !stream.is_needed() {
                 let reason = format!("it replays too slowly: {} entries behind", stream.unreplayed);
                 out.push(OwnerEffect::StandbySlow(stream.keeper));
@@ -590,7 +604,8 @@ impl Replicas {
     ) {
         for at in (0..self.streams.len()).rev() {
             let stream = &mut self.streams[at];
-            let follows = !stream.feed.is_replayed() && !stream.is_next;
+            // One that was told to take the session over replays what it has.
+            let follows = !stream.feed.is_replayed() && !stream.is_next && stream.handed_over.is_none();
             let wanted = stream.streaming && (follows || stream.base == Some(meta.number));
             if !wanted {
                 continue;
@@ -645,9 +660,9 @@ impl Replicas {
             return;
         }
         self.unreported_outputs = 0;
-        let received = |side: &EndState| Received { port: side.port, count: side.acknowledged() };
-        let received = Many(ends.iter().map(received).collect());
-        for stream in self.streams.iter().filter(|stream| stream.streaming && stream.feed.is_replayed()) {
+        let received = received(ends);
+        let replays = |stream: &&ReplicaStream| stream.feed.is_replayed() || stream.handed_over.is_some();
+        for stream in self.streams.iter().filter(|stream| stream.streaming).filter(replays) {
             let reported = Acknowledged { channel: stream.channel, received: received.clone() };
             out.push(OwnerEffect::ToKeeper(stream.keeper, reported.into()));
         }
@@ -664,6 +679,12 @@ impl Replicas {
         }
         Ok(())
     }
+}
+
+/// What the ends have received.
+fn received(ends: &Ends) -> Many<Received> {
+    let received = |side: &EndState| Received { port: side.port, count: side.acknowledged() };
+    Many(ends.iter().map(received).collect())
 }
 
 /// Sends parts of checkpoints within the window, one checkpoint after the other.

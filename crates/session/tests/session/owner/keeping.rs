@@ -190,6 +190,70 @@ fn a_session_is_handed_over_when_little_is_left_to_replay() {
     assert_eq!((unreplayed(&bench), lost(&mut bench)), (Some(REPLAY_LAG_MAX), Vec::new()));
 }
 
+/// It stores the checkpoint that is being sent to it, of six bytes.
+fn stores(bench: &mut Bench, number: u32) {
+    says(bench, Stored { channel: CHANNEL, bytes: 6, complete: Some(number) });
+}
+
+/// What a keeper was sent since the last look, by the names of the frames.
+fn sent(bench: &mut Bench) -> Vec<String> {
+    let lines =
+        bench.look().into_iter().filter_map(|line| line.strip_prefix("to keeper 7: ").map(String::from));
+    lines.collect()
+}
+
+#[test]
+fn a_warm_standby_with_much_to_replay_gets_another_checkpoint_before_it_takes_over() {
+    let mut bench = kept(false);
+    consume(&mut bench, REPLAY_LAG_MAX);
+    assert!(!bench.hands_over(KEEPER), "with the first entry of the session, that is one too many");
+    let number = bench.taken.as_ref().expect("another checkpoint").number;
+    consume(&mut bench, 7);
+    assert_eq!(bench.checkpointed(&b"sealed"[..]), None);
+    assert!(!bench.hands_over(KEEPER), "it is on its way");
+    stores(&mut bench, number);
+    assert!(bench.hands_over(KEEPER));
+    // It runs on for as many entries as the other edge may have to replay.
+    consume(&mut bench, REPLAY_LAG_MAX);
+    bench.say(CLIENT, "waits");
+    assert!(bench.run.is_none());
+}
+
+#[test]
+fn what_was_consumed_behind_a_copy_counts_as_to_be_replayed() {
+    let mut bench = kept(false);
+    bench.step(|owner, _, out| owner.require_checkpoint(out));
+    let number = bench.taken.as_ref().expect("a checkpoint").number;
+    consume(&mut bench, REPLAY_LAG_MAX + 1);
+    assert_eq!(bench.checkpointed(&b"sealed"[..]), None);
+    stores(&mut bench, number);
+    assert!(!bench.hands_over(KEEPER));
+    assert!(bench.taken.is_none(), "the ends still store this one");
+    bench.stored(CLIENT, 6, Some(number));
+    bench.stored(SERVER, 6, Some(number));
+    assert!(!bench.hands_over(KEEPER));
+    let next = bench.taken.as_ref().map_or(0, |taken| taken.number);
+    assert!(next > number, "now there is room for the next one");
+    assert_eq!(bench.checkpointed(&b"sealed"[..]), None);
+    stores(&mut bench, next);
+    assert!(bench.hands_over(KEEPER));
+}
+
+#[test]
+fn a_warm_standby_that_takes_over_gets_no_more_checkpoints() {
+    let mut bench = kept(false);
+    consume(&mut bench, 3);
+    bench.step(|owner, _, out| owner.require_checkpoint(out));
+    sent(&mut bench);
+    assert!(bench.hands_over(KEEPER), "it can replay what it holds");
+    assert_eq!(bench.checkpointed(&b"sealed"[..]), None);
+    let sent = sent(&mut bench);
+    assert!(
+        matches!(&sent[..], [acknowledged, hand_over] if acknowledged.contains("Acknowledged") && hand_over.contains("HandOver")),
+        "{sent:?}"
+    );
+}
+
 #[test]
 fn less_may_be_left_of_what_takes_longer_to_replay() {
     const MS: u64 = 1_000_000;

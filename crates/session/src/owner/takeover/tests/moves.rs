@@ -34,12 +34,44 @@ fn a_standby_takes_over_when_it_has_replayed_all_that_it_was_fed() {
 }
 
 #[test]
-fn an_idle_standby_takes_over_at_once_and_a_warm_one_not_at_all() {
+fn an_idle_standby_takes_over_at_once() {
     let mut standby = Standby::new(1, true).fed(1..3);
     standby.feed(hand_over());
     assert_eq!(takes_over(&standby), 1);
+}
+
+#[test]
+fn a_warm_standby_replays_what_it_holds_and_takes_over() {
+    for restored in [false, true] {
+        let mut standby = Standby::new(usize::from(restored), false).fed(usize::from(restored)..3);
+        assert!(standby.heard().is_empty() && standby.owner.standing_by().is_some_and(|(_, able)| able));
+        standby.owner.fed(NOW, hand_over(), &mut standby.out);
+        // What its owner consumes meanwhile is replayed too.
+        standby.owner.fed(NOW, standby.history.fed(3), &mut standby.out);
+        assert_eq!(takes_over(&standby), 0);
+        standby.settle();
+        assert_eq!((takes_over(&standby), standby.heard()), (1, SAID[..3].to_vec()));
+        standby.opens(&level(4, 3), &silent(4));
+        assert!(standby.goes_on());
+        assert_eq!(standby.heard(), SAID[..3]);
+    }
+}
+
+#[test]
+fn a_warm_standby_is_advanced_no_more_once_the_session_is_handed_over() {
     let mut standby = Standby::new(1, false).fed(1..3);
     standby.feed(hand_over());
+    let meta = CheckpointMeta { number: 2, ..standby.history.meta(3) };
+    standby.feed(Base { channel: 9, meta, took: vec![2, 0] }.into());
+    assert!(matches!(rejected(&standby), Some((Code::Protocol, _))), "{:?}", standby.out);
+}
+
+#[test]
+fn a_warm_standby_whose_checkpoint_is_still_to_come_does_not_take_over() {
+    let mut standby = Standby::new(1, false).fed(1..3);
+    let meta = CheckpointMeta { number: 2, ..standby.history.meta(3) };
+    standby.owner.fed(NOW, Base { channel: 9, meta, took: vec![2, 0] }.into(), &mut standby.out);
+    standby.owner.fed(NOW, hand_over(), &mut standby.out);
     let refused = standby.out.iter().any(|effect| {
         matches!(effect, OwnerEffect::ToFeeder(Frame::Reject(Reject { code: Code::Protocol, .. })))
     });
