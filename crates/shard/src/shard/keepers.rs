@@ -205,7 +205,8 @@ impl Shard {
         Some(keeper)
     }
 
-    fn add_placed(
+    /// An edge or recorder keeps a session from now on, as this shard knows; its owner is to be told.
+    pub(super) fn add_placed(
         &mut self,
         id: SessionId,
         (wire, role, feed): (ShardWireId, Role, Feed),
@@ -215,7 +216,7 @@ impl Shard {
         // The channel is the keeper's only name for the feed: it is new on its wire.
         let channel = self.wires.open(wire)?;
         let keeper = self.keepers.place((wire, channel), id);
-        session.placing.add(Placed { id: keeper, at: (wire, channel), role, feed, is_next });
+        session.placing.add(Placed { id: keeper, at: (wire, channel), role, feed, is_next, stood_by: None });
         Some((keeper, channel))
     }
 

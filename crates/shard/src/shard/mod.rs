@@ -447,6 +447,7 @@ impl Shard {
                 && !self.reads_before_giving_up(now, id)
                 && !self.cell_not_taken(now, id, out)
                 && !self.still_goes_over(now, id)
+                && !self.copies_to_standby(now, id, out)
             {
                 let session = self.sessions.get(id);
                 let moving = session.and_then(|session| session.moving.as_deref());

@@ -8,7 +8,10 @@ use super::{
     Shard,
     report::note,
     roles,
-    state::moves::{HANDED_OVER_NS, Move},
+    state::{
+        moves::{HANDED_OVER_NS, Move},
+        placing::Placed,
+    },
 };
 use crate::api::{
     Configure, Destination, FromShard, MoveAnswer, MoveOver, MoveSession, MoveWish, NoteLevel, Now, Protect,
@@ -67,9 +70,9 @@ impl Shard {
         self.left_moves(id, None);
         self.moves.wait(id);
         self.sessions.rearm(now.mono_ns, id);
-        let keeper = replaced.keeper();
+        let (keeper, told) = (replaced.keeper(), replaced.is_handed_over());
         self.change_over(now, id, keeper, out);
-        self.moves_no_more(now, id, keeper, out);
+        self.moves_no_more(now, id, (keeper, told), out);
     }
 
     /// Why a session cannot be moved as an operator wishes, if this shard knows. A move that is under way is replaced only if
@@ -212,8 +215,13 @@ impl Shard {
             let begun = self.begin_move(now, id, out);
             match begun {
                 Ok(keeper) => {
-                    if let Some(moving) = self.sessions.get_mut(id).and_then(|it| it.moving.as_deref_mut()) {
-                        moving.begin(now.mono_ns, keeper);
+                    if let Some(session) = self.sessions.get_mut(id)
+                        && let Some(moving) = session.moving.as_deref_mut()
+                    {
+                        match session.placing.moves_to_warm(keeper) {
+                            true => moving.begin_from_standby(now.mono_ns, keeper),
+                            false => moving.begin(now.mono_ns, keeper),
+                        }
                     }
                     self.sessions.rearm(now.mono_ns, id);
                     self.move_on(now, id, out);
@@ -223,7 +231,7 @@ impl Shard {
         }
     }
 
-    /// Has the other edge stand by for the session. One that replays it already needs no other copy.
+    /// Has the other edge stand by for the session. One that does already needs no other copy.
     fn begin_move(
         &mut self,
         now: Now,
@@ -246,7 +254,7 @@ impl Shard {
         let placed = session.placing.at_destination(&to);
         let is_backup = placed.is_some_and(|placed| placed.feed.is_backup());
         if let Some(keeper) = placed.map(|placed| placed.id) {
-            if is_backup || session.placing.moves_to(keeper) {
+            if is_backup || session.placing.moves_to(keeper, &session.owner) {
                 return Ok(keeper);
             }
             self.remove_replica(now, id, keeper, out);
@@ -254,6 +262,26 @@ impl Shard {
         let placed = self.place_at(now, id, (wire, role, Feed::Moved), out);
         self.with_owner(now, id, out, |owner, effects| owner.begin_protection(now, effects));
         placed.ok_or_else(|| format!("the connection to `{to}` broke"))
+    }
+
+    /// A session was to go on from what its warm standby has, and that takes too long: it is copied there, as to any other edge. False if it
+    /// was not.
+    pub(super) fn copies_to_standby(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) -> bool {
+        let Some(session) = self.sessions.get(id) else { return false };
+        let standby = session.moving.as_deref().and_then(Move::standby);
+        let placed = standby.and_then(|standby| session.placing.replica(standby));
+        let Some(Placed { id: standby, at, role, .. }) = placed.cloned() else { return false };
+        let Some((keeper, channel)) = self.add_placed(id, (at.0, role, Feed::Moved), false) else {
+            return false;
+        };
+        if let Some(moving) = self.sessions.get_mut(id).and_then(|session| session.moving.as_deref_mut()) {
+            moving.begin(now.mono_ns, keeper);
+        }
+        self.with_owner(now, id, out, |owner, effects| {
+            owner.add_replica(keeper, channel, Feed::Moved, effects);
+        });
+        self.remove_replica(now, id, standby, out);
+        true
     }
 
     /// Bytes in a second that moves may copy; 0 for no limit. While the edge stops there is none: what has not moved in time is copied
@@ -363,26 +391,30 @@ impl Shard {
     /// Ends a move that is not over, from this side: the other edge forgets what it has, and the session stays.
     pub(super) fn give_up_move(&mut self, now: Now, id: SessionId, why: &str, out: &mut Vec<ShardOutput>) {
         let moving = self.sessions.get(id).and_then(|session| session.moving.as_deref());
-        let Some(keeper) = moving.map(Move::keeper) else { return };
+        let Some((keeper, told)) = moving.map(|it| (it.keeper(), it.is_handed_over())) else { return };
         self.move_over(now, id, Some(why), out);
-        self.moves_no_more(now, id, keeper, out);
+        self.moves_no_more(now, id, (keeper, told), out);
     }
 
-    /// The edge of this replica forgets a session that does not move there any more. It stays if it is the session's backup.
+    /// The edge of this replica forgets a session that does not move there any more. It stays if it is the session's backup, or its standby
+    /// that was not told to take it over.
     fn moves_no_more(
         &mut self,
         now: Now,
         id: SessionId,
-        keeper: Option<KeeperId>,
+        (keeper, told): (Option<KeeperId>, bool),
         out: &mut Vec<ShardOutput>,
     ) {
-        let backup =
-            self.sessions.get(id).and_then(|session| session.placing.backup()).map(|placed| placed.id);
-        if let Some(keeper) = keeper.filter(|keeper| backup != Some(*keeper)) {
-            self.remove_replica(now, id, keeper, out);
-            // It may be the edge that should stand by.
-            self.place(now, id, out);
+        let Some((session, keeper)) = self.sessions.get_mut(id).zip(keeper) else { return };
+        if session.placing.backup().is_some_and(|placed| placed.id == keeper) {
+            return;
         }
+        let stands_by = session.placing.moves_no_more_to(keeper);
+        if told || !stands_by {
+            self.remove_replica(now, id, keeper, out);
+        }
+        // It may be the edge that should stand by, or one that the app does without since.
+        self.place(now, id, out);
     }
 
     /// A move is over: the session has left, or stays because of `why`.

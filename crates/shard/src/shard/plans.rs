@@ -36,8 +36,8 @@ impl Shard {
     /// How many bytes of its state a session would be copied with. None if that is not known.
     fn move_bytes(&self, id: SessionId, to: &Destination) -> Option<u64> {
         let session = self.sessions.get(id)?;
-        let replays = session.placing.at_destination(to).is_some_and(|placed| placed.feed.is_replayed());
-        if replays { Some(0) } else { session.owner.state_bytes() }
+        let is_kept = session.placing.is_kept_at(to, &session.owner);
+        if is_kept { Some(0) } else { session.owner.state_bytes() }
     }
 
     /// Asks the other edges, and answers questions to which all is known.

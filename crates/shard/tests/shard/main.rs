@@ -14,4 +14,5 @@ mod refusals;
 mod secrets;
 mod servers;
 mod shared;
+mod standbys;
 mod support;

@@ -29,7 +29,7 @@ pub(crate) fn there(world: &mut World, number: u64, name: &str) -> ShardWireId {
 }
 
 /// An operator asks to move a session; returns why it is refused.
-fn ask(world: &mut World, session: SessionId, to: &str) -> Result<(), String> {
+pub(crate) fn ask(world: &mut World, session: SessionId, to: &str) -> Result<(), String> {
     ask_for(world, session, MoveWish::to(to.parse().expect("a destination")))
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn ask_for(world: &mut World, session: SessionId, wish: MoveWish) -> 
     answer(world)
 }
 
-fn cancel(world: &mut World, session: SessionId) -> Result<(), String> {
+pub(crate) fn cancel(world: &mut World, session: SessionId) -> Result<(), String> {
     world.shard(ShardInput::Control(ToShard::CancelMove(Tagged { tag: 7, session })));
     answer(world)
 }
@@ -79,7 +79,7 @@ pub(crate) struct Feed {
     pub(crate) keep: Option<Keep>,
     pub(crate) base: Option<Base>,
     pub(crate) bytes: u64,
-    handed_over: Option<HandOver>,
+    pub(crate) handed_over: Option<HandOver>,
     pub(crate) ended: Option<Ended>,
 }
 
@@ -95,11 +95,13 @@ pub(crate) fn feeds(world: &mut World, wire: ShardWireId) -> Vec<Feed> {
             continue;
         }
         let channel = frame.channel(marram_wire::frame::Sender::Edge).expect("a frame of a feed");
-        let of = |feed: &&mut Feed| feed.keep.as_ref().is_none_or(|keep| keep.channel == channel);
-        if feeds.is_empty() {
+        let of = |feed: &Feed| feed.keep.as_ref().is_none_or(|keep| keep.channel == channel);
+        let at = feeds.iter().position(of).unwrap_or_else(|| {
+            // It was opened before the last look.
             feeds.push(Feed::default());
-        }
-        let feed = feeds.iter_mut().find(of).expect("it was opened");
+            feeds.len() - 1
+        });
+        let feed = &mut feeds[at];
         match frame {
             Frame::Base(base) => feed.base = Some(base),
             Frame::CheckpointPart(part) => feed.bytes += part.bytes.len() as u64,

@@ -21,6 +21,9 @@ const TOOK_FIRST_NS: u64 = 5 * MS;
 /// How long a move may take until it is handed over, not counting the time for which its copy waits for bandwidth. One that takes longer does not come to an end: the session changes faster
 /// than it can be sent, or its ends are too slow to keep a checkpoint.
 const MOVE_NS: u64 = 120_000 * MS;
+/// How long a warm standby may take until the session is handed over to it. It holds the session's state, and at most needs another
+/// delta. One that takes longer, since the ends store that slowly or the session is too busy, gets a copy of the session as it is then.
+const STANDBY_NS: u64 = 5_000 * MS;
 /// How long the ends may take to promise the other edge, after the session was handed over. They need a round trip.
 pub(crate) const HANDED_OVER_NS: u64 = 5_000 * MS;
 /// How long a shard reads what has arrived before it gives up a move that was handed over. It may have slept: then the other edge has the
@@ -75,6 +78,8 @@ pub(crate) struct Move {
     /// The edge that is known to have taken the session: it has claimed its group, or has said that it owns it.
     taken_by: Option<String>,
     begun_ns: Option<u64>,
+    /// Whether the edge is the session's warm standby, and goes on from what it has as that.
+    from_standby: bool,
     until_ns: Option<u64>,
     /// Whether it was seen that the other edge is late.
     is_late: bool,
@@ -95,6 +100,7 @@ impl Move {
             stage: Stage::Waiting,
             taken_by: None,
             begun_ns: None,
+            from_standby: false,
             until_ns: None,
             is_late: false,
             limited_since_ns: None,
@@ -162,7 +168,18 @@ impl Move {
     /// It begins: this replica is at the edge.
     pub(crate) fn begin(&mut self, now_ns: u64, keeper: KeeperId) {
         (self.stage, self.until_ns) = (Stage::Fed(keeper), Some(now_ns + MOVE_NS));
-        self.begun_ns = Some(now_ns);
+        (self.begun_ns, self.from_standby) = (self.begun_ns.or(Some(now_ns)), false);
+    }
+
+    /// As above: the edge is the session's warm standby, and goes on from what it has as that.
+    pub(crate) fn begin_from_standby(&mut self, now_ns: u64, keeper: KeeperId) {
+        self.begin(now_ns, keeper);
+        (self.from_standby, self.until_ns) = (true, Some(now_ns + STANDBY_NS));
+    }
+
+    /// The replica at a warm standby from which the session is to go on, until it is told so.
+    pub(crate) fn standby(&self) -> Option<KeeperId> {
+        self.fed().filter(|_| self.from_standby)
     }
 
     /// The replica at the edge, once the move has begun.

@@ -30,12 +30,15 @@ pub(crate) struct Placed {
     pub(crate) feed: Feed,
     /// Whether it is fed beside the session's backup, and is to be the next one.
     pub(crate) is_next: bool,
+    /// While the session moves there: what the edge did with what it is fed as the session's standby, which it still is. None if it was none.
+    pub(crate) stood_by: Option<Feed>,
 }
 
 impl Placed {
-    /// Whether an edge stands by here, other than one to which the session moves.
+    /// Whether an edge stands by here, other than one that the session's move needs and that was no standby before.
     fn stands_by(&self) -> bool {
-        !self.role.recorder && self.feed != Feed::Moved && !self.is_next
+        let is_for_move = self.feed == Feed::Moved && self.stood_by.is_none();
+        !self.role.recorder && !is_for_move && !self.is_next
     }
 
     /// Whether the session's outputs wait for it now.
@@ -95,7 +98,7 @@ impl Placing {
         self.placed.iter().any(|placed| placed.role.recorder)
     }
 
-    /// Whether an edge stands by for it, other than one to which it moves.
+    /// Whether an edge stands by for it, perhaps one to which it moves since.
     pub(crate) fn has_standby(&self) -> bool {
         self.placed.iter().any(Placed::stands_by)
     }
@@ -154,12 +157,38 @@ impl Placing {
         self.placed.iter().find(is_there)
     }
 
-    /// The session moves to the edge of this replica, which stands by no more. False if the replica is warm, or gone.
-    pub(crate) fn moves_to(&mut self, keeper: KeeperId) -> bool {
-        let is_hot = |placed: &&mut Placed| placed.id == keeper && placed.feed == Feed::Replayed;
-        let Some(placed) = self.placed.iter_mut().find(is_hot) else { return false };
-        placed.feed = Feed::Moved;
+    /// The session moves to the edge of this replica, its standby, which stays that. False if the replica is warm and has no checkpoint, nor is
+    /// sent one; if it is none of a standby; or if it is gone.
+    pub(crate) fn moves_to(&mut self, keeper: KeeperId, owner: &Owner) -> bool {
+        let is_able = |placed: &Placed| match placed.feed {
+            Feed::Replayed => true,
+            Feed::Kept => !placed.role.recorder && owner.is_fed(keeper),
+            Feed::Moved | Feed::Backup | Feed::WarmBackup => false,
+        };
+        let placed = self.placed.iter_mut().find(|placed| placed.id == keeper);
+        let Some(placed) = placed.filter(|placed| is_able(placed)) else { return false };
+        placed.stood_by = Some(core::mem::replace(&mut placed.feed, Feed::Moved));
         true
+    }
+
+    /// The session does not move to this replica any more. False if that is of no use then: it is at no standby.
+    pub(crate) fn moves_no_more_to(&mut self, keeper: KeeperId) -> bool {
+        let placed = self.placed.iter_mut().find(|placed| placed.id == keeper);
+        let stood_by = placed.and_then(|placed| Some((placed.stood_by.take()?, placed)));
+        stood_by.is_some_and(|(feed, placed)| {
+            placed.feed = feed;
+            true
+        })
+    }
+
+    /// Whether the session moves to this replica, which is warm: it has stood by, and holds what it is fed.
+    pub(crate) fn moves_to_warm(&self, keeper: KeeperId) -> bool {
+        self.replica(keeper).is_some_and(|placed| placed.stood_by == Some(Feed::Kept))
+    }
+
+    /// Whether this edge has the session's state already.
+    pub(crate) fn is_kept_at(&self, to: &Destination, owner: &Owner) -> bool {
+        self.at_destination(to).is_some_and(|placed| placed.feed.is_replayed() || is_ready(owner, placed.id))
     }
 
     /// This replica is the backup from now on. Returns the former one, which is to be removed; none if this was it.
@@ -179,7 +208,9 @@ impl Placing {
             Protect::Epoch => placed.feed.is_backup(),
             _ => false,
         };
-        let unwanted = self.placed.iter().filter(|placed| placed.stands_by() && !wanted(placed));
+        // One to which the session moves is needed for that.
+        let may_go = |placed: &&Placed| placed.stands_by() && placed.feed != Feed::Moved;
+        let unwanted = self.placed.iter().filter(may_go).filter(|placed| !wanted(placed));
         unwanted.map(|placed| placed.id).collect()
     }
 
@@ -218,7 +249,7 @@ impl Placing {
     pub(crate) fn lose(&mut self, now_ns: u64, keeper: KeeperId, code: Code) -> Option<String> {
         let at = self.placed.iter().position(|placed| placed.id == keeper)?;
         let placed = self.placed.swap_remove(at);
-        if placed.feed == Feed::Moved || placed.is_next {
+        if !placed.stands_by() && !placed.role.recorder {
             return Some(placed.role.name);
         }
         // If it only conflicted with a new generation, it is asked again at once, but not in an endless loop.
@@ -260,7 +291,7 @@ impl Placing {
         let stands = standby.zip(now).map(|(placed, (_, generation))| Stands {
             generation,
             standby: placed.role.name.clone(),
-            hot: placed.feed.is_replayed(),
+            hot: placed.stood_by.unwrap_or(placed.feed).is_replayed(),
         });
         (core::mem::replace(&mut self.listed, now) != now).then_some(stands)
     }
