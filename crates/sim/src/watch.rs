@@ -409,7 +409,10 @@ impl Watch {
             Frame::Backup(backup) if backup.generation.count > 2 => Some(Moment::NextBackup),
             _ => None,
         };
-        self.count_if(Rare::HandedOver, matches!(frame, Frame::HandOver(_)));
+        if let Frame::HandOver(hand_over) = frame {
+            self.count_if(Rare::HandedOver, true);
+            self.count_if(Rare::HandedToWarm, self.feeds.is_of_warm(wire, hand_over.channel));
+        }
         moment.into_iter().for_each(|moment| self.see(moment, Some(position)));
         self.feeds.sent_by_owner(wire, position, frame);
     }

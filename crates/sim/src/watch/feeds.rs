@@ -39,6 +39,8 @@ struct Channel {
     position: ShardPosition,
     /// Of the feed, as far as the keeper has received it; `None` for a recall.
     generation: Option<Generation>,
+    /// Whether the feed is that of a warm standby, or of a recorder.
+    holds: bool,
     over_for_owner: bool,
     over_for_keeper: bool,
 }
@@ -66,6 +68,9 @@ impl Feeds {
             Frame::Keep(keep) | Frame::KeepOn(KeepOn { keep }) => {
                 let generation = Some(keep.generation);
                 self.open((wire, keep.channel), keep.session, position, generation);
+                if let Some(channel) = self.channels.get_mut(&(wire, keep.channel)) {
+                    channel.holds = !keep.hot && keep.group.is_none();
+                }
             }
             Frame::Recall(recall) => {
                 // A shard recalls only what it does not have: it needs no earlier answer, and no feed.
@@ -87,9 +92,15 @@ impl Feeds {
         self.channels.get(&(wire, channel)).map(|channel| channel.session)
     }
 
+    /// Whether this channel feeds a warm standby.
+    pub(super) fn is_of_warm(&self, wire: usize, channel: u32) -> bool {
+        self.channels.get(&(wire, channel)).is_some_and(|channel| channel.holds)
+    }
+
     fn open(&mut self, at: At, session: SessionId, position: ShardPosition, generation: Option<Generation>) {
-        let (over_for_owner, over_for_keeper) = (false, false);
-        self.channels.insert(at, Channel { session, position, generation, over_for_owner, over_for_keeper });
+        let (holds, over_for_owner, over_for_keeper) = (false, false, false);
+        let channel = Channel { session, position, generation, holds, over_for_owner, over_for_keeper };
+        self.channels.insert(at, channel);
     }
 
     /// A keeper sends a frame: of some it is the last word on their channel.

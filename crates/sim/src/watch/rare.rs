@@ -136,6 +136,8 @@ pub enum Rare {
     MoveFailed,
     /// A session was handed over.
     HandedOver,
+    /// As `HandedOver`, to its warm standby with what that had.
+    HandedToWarm,
     /// A session had left its edge after it was handed over.
     Moved,
     /// As `Moved`, to another shard of the same edge.
@@ -370,6 +372,7 @@ impl Rare {
         Self::MoveLimited,
         Self::MoveFailed,
         Self::HandedOver,
+        Self::HandedToWarm,
         Self::Moved,
         Self::MovedWithin,
         Self::NotMovedWithin,
