@@ -215,27 +215,26 @@ pub(super) fn routing(
     Routing::new(listeners, rules).map_err(|refused| blame(source, written, refused))
 }
 
-/// Reads only the rules of a text that may also have other content: for agents that read theirs again, and for
-/// `marram route set`.
+/// Reads a text that has rules and nothing else, for `marram route set`: they replace all rules of running edges.
 ///
 /// # Errors
-/// If one of them is wrong.
+/// If one of them is wrong, if something else is in the text, or no list of rules at all: an empty one is written `route = []`.
 ///
-/// The rest of the text may be anything, so that a reload applies rules even if the file also has
-/// changes that need a restart. For the same reason listeners are not known here: a rule that names
-/// one which does not exist passes here, and is refused where the rules are put into use
-/// (`Routing::replace` in `marram-agent`).
-pub fn reread(source: &Source) -> Result<Vec<RouteRule>, Problem> {
+/// A misspelt `[[route]]` must not count as a list of none. Listeners are not known here: a rule that names one which does not
+/// exist passes, and is refused where the rules are put into use (`Routing::replace` in `marram-agent`).
+pub fn read(source: &Source) -> Result<Vec<RouteRule>, Problem> {
     #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
     struct Outline {
-        #[serde(default)]
-        route: Vec<Spanned<WrittenRoute>>,
+        route: Option<Vec<Spanned<WrittenRoute>>>,
     }
     let outline: Outline = source.parse("edge")?;
-    let rules = rules(source, &outline.route)?;
+    let none = || source.complaint("has no `[[route]]`; write `route = []` if there are to be none");
+    let written = outline.route.ok_or_else(none)?;
+    let rules = rules(source, &written)?;
     match marram_session::agent::routes::RouteTable::new(rules.clone()) {
         Ok(_) => Ok(rules),
-        Err(refused) => Err(blame(source, &outline.route, refused)),
+        Err(refused) => Err(blame(source, &written, refused)),
     }
 }
 
@@ -416,4 +415,28 @@ fn bytes(digits: &str) -> Option<Vec<u8>> {
     let (pairs, rest) = digits.as_chunks::<2>();
     let byte = |pair: &[u8; 2]| Some(digit(pair[0])? << 4 | digit(pair[1])?);
     if rest.is_empty() { pairs.iter().map(byte).collect() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_for_running_edges_has_rules_and_nothing_else() {
+        let read =
+            |text: &str| read(&Source::new("new.toml", text.into())).map_err(|error| error.to_string());
+        let rule = "[[route]]\nname = \"r\"\napp = \"a\"\n";
+        assert_eq!(read(rule).map(|rules| rules.len()), Ok(1));
+        assert_eq!(read("route = []"), Ok(Vec::new()));
+        for (text, expected) in [
+            ("", "route = []"),
+            ("[[routes]]\nname = \"r\"\napp = \"a\"\n", "routes"),
+            (&format!("name = \"edge\"\n{rule}"), "name"),
+            ("[[route]]\nname = \"r\"\n", "refuse = "),
+            (&rule.repeat(2), "`route.name`"),
+        ] {
+            let refused = read(text).expect_err(text);
+            assert!(refused.starts_with("new.toml") && refused.contains(expected), "{text}: {refused}");
+        }
+    }
 }

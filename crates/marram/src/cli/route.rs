@@ -27,9 +27,9 @@ const PATH: &str = "/v1/routes";
 pub(super) enum Route {
     /// List the rules and how often each decided.
     List(Edges),
-    /// Replace all rules by those of a file (`[[route]]` tables, as in a configuration).
+    /// Replace all rules by those of a file (`[[route]]` tables, as in a configuration, and nothing else).
     Set {
-        /// The file.
+        /// The file; `route = []` in it for none.
         file: PathBuf,
         #[command(flatten)]
         edges: Edges,
@@ -137,7 +137,7 @@ fn list(edges: &Edges) -> Result<(), Failure> {
 /// The whole file is checked here first, so that no edge gets rules which another one would refuse.
 fn set(file: &std::path::Path, edges: &Edges) -> Result<(), Failure> {
     let source = Source::read(file).map_err(|problem| Failure::Usage(problem.into()))?;
-    let rules = routes::reread(&source).map_err(|problem| Failure::Usage(problem.into()))?;
+    let rules = routes::read(&source).map_err(|problem| Failure::Usage(problem.into()))?;
     let routes = rules.iter().map(WrittenRoute::from).collect();
     let body = encoded(&Replacement { revision: None, routes })?;
     edges.ask_all((&Method::PUT, PATH, &body), PATIENCE, table)
