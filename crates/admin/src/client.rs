@@ -52,6 +52,8 @@ pub struct ApiClient {
 pub enum ClientError {
     /// The connection could not be made.
     Unreachable(String),
+    /// The connection was refused, reset, or closed without an answer: no server is there, or it has just stopped.
+    Gone(String),
     /// The server accepted the connection and sent nothing for this time.
     Silent(Duration),
     /// The edge refused the request.
@@ -73,12 +75,20 @@ impl ClientError {
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Refused { status: 404, .. })
     }
+
+    /// Whether there was no answer. Another attempt may have one.
+    #[must_use]
+    pub fn is_without_answer(&self) -> bool {
+        matches!(self, Self::Unreachable(_) | Self::Gone(_) | Self::Silent(_))
+    }
 }
 
 impl fmt::Display for ClientError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unreachable(why) => write!(f, "{why}; is the edge running, and is this its admin address?"),
+            Self::Unreachable(why) | Self::Gone(why) => {
+                write!(f, "{why}; is the edge running, and is this its admin address?")
+            }
             Self::Silent(patience) => {
                 write!(f, "no answer in {} s; it hangs or is stopped", patience.as_secs())
             }
@@ -205,7 +215,12 @@ impl ApiClient {
     }
 
     fn unreachable(&self, why: impl fmt::Display) -> ClientError {
-        ClientError::Unreachable(format!("{}: {why}", self.authority))
+        self.broken(false, why)
+    }
+
+    fn broken(&self, is_gone: bool, why: impl fmt::Display) -> ClientError {
+        let why = format!("{}: {why}", self.authority);
+        if is_gone { ClientError::Gone(why) } else { ClientError::Unreachable(why) }
     }
 
     async fn exchange(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, ClientError> {
@@ -267,7 +282,7 @@ impl ApiClient {
         let stream = tokio::time::timeout(CONNECT_PATIENCE, TcpStream::connect(at))
             .await
             .map_err(|_| self.unreachable("connecting takes too long"))?
-            .map_err(|error| self.unreachable(error))?;
+            .map_err(|error| self.broken(is_gone(&error), error))?;
         // The request names the server by its address, whatever name was given here.
         let host = stream.peer_addr().map_err(|error| self.unreachable(error))?;
         let host = SocketAddr::new(host.ip(), host.port()).to_string();
@@ -291,9 +306,21 @@ impl ApiClient {
         sender.send_request(request).await.map_err(|error| {
             let what = "it accepts connections but does not answer as an admin API: it may be an address where \
                         agents connect (`listen`), or require https://";
-            self.unreachable(format!("{what} ({error})"))
+            self.broken(is_closed(&error), format!("{what} ({error})"))
         })
     }
+}
+
+/// Whether the other side does not listen, or does not any more. A machine that cannot be reached says neither.
+fn is_gone(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(error.kind(), ConnectionRefused | ConnectionReset | ConnectionAborted | BrokenPipe)
+}
+
+/// Whether a connection ended before its answer.
+fn is_closed(error: &hyper::Error) -> bool {
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<std::io::Error>());
+    error.is_incomplete_message() || error.is_canceled() || error.is_closed() || cause.is_some_and(is_gone)
 }
 
 /// The error in an answer with another status than success. Without the two texts it is not from
@@ -303,5 +330,43 @@ fn refused(status: u16, body: &[u8]) -> ClientError {
     match (value["error"].as_str(), value["fix"].as_str()) {
         (Some(error), Some(fix)) => ClientError::Refused { status, error: error.into(), fix: fix.into() },
         _ => ClientError::NotUnderstood(format!("status {status} without a reason")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    /// What a call says of a server that does this with each connection.
+    fn against(serve: impl Fn(std::net::TcpStream) + Send + 'static) -> ClientError {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        std::thread::spawn(move || listener.incoming().flatten().for_each(serve));
+        let client = ApiClient::new(&address.to_string(), Some("token".into())).expect("an address");
+        let client = client.with_patience(Duration::from_millis(200));
+        client.call(Method::GET, "/healthz", Bytes::new()).expect_err("no answer")
+    }
+
+    #[test]
+    fn a_server_that_is_gone_differs_from_one_that_does_not_answer() {
+        let closed = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+        let client = ApiClient::new(&closed.expect("an address").to_string(), Some("token".into()));
+        let refused = client.expect("an address").call(Method::GET, "/healthz", Bytes::new());
+        assert!(matches!(refused, Err(ClientError::Gone(_))), "{refused:?}");
+        let dropped = against(drop);
+        assert!(matches!(dropped, ClientError::Gone(_)), "{dropped:?}");
+        let silent = against(std::mem::forget);
+        assert!(matches!(silent, ClientError::Silent(_)), "{silent:?}");
+        let other = against(|mut stream| {
+            // Behind the request: before it, an answer closes the connection. The reader may be gone.
+            let _ = stream.peek(&mut [0; 1]);
+            let _ = std::io::Write::write_all(&mut stream, b"220 mail.example.org\r\n");
+            std::mem::forget(stream);
+        });
+        assert!(matches!(other, ClientError::Unreachable(_)), "{other:?}");
+        assert!(
+            [refused.expect_err("gone"), dropped, silent, other].iter().all(ClientError::is_without_answer)
+        );
     }
 }

@@ -1,11 +1,13 @@
-//! `marram drain`: stops edges in order, and shows before that, if asked to, how each session would leave. It can be cancelled.
+//! `marram drain`: shuts edges down gracefully, and shows before that, if asked to, how each session would leave. It can be
+//! cancelled.
 
 use super::Failure;
-use super::operate::{Edges, PATIENCE, text};
+use super::operate::{Edges, PATIENCE, failure, text};
 use anyhow::anyhow;
 use bytes::Bytes;
 use clap::Args;
 use hyper::Method;
+use marram_admin::client::ClientError;
 use marram_node::text::{counted, table};
 use serde_json::Value;
 use std::thread;
@@ -36,6 +38,18 @@ pub(super) struct Drain {
     edges: Edges,
 }
 
+impl Drain {
+    /// Of several edges, each would count on the others, which stop as well.
+    fn check(&self) -> Result<(), Failure> {
+        if self.edges.are_several() && !self.force {
+            return Err(Failure::Usage(anyhow!(
+                "each edge checks only for itself that sessions keep a standby: drain one after the other with `--wait`, or use `--force`"
+            )));
+        }
+        Ok(())
+    }
+}
+
 /// Returns when the edges have begun, unless it is to wait: they stop by themselves.
 pub(super) fn run(arguments: &Drain) -> Result<(), Failure> {
     let edges = &arguments.edges;
@@ -45,6 +59,7 @@ pub(super) fn run(arguments: &Drain) -> Result<(), Failure> {
     if arguments.cancel {
         return edges.ask_all((&Method::POST, "/v1/drain/cancel", &Bytes::new()), PATIENCE, cancelled);
     }
+    arguments.check()?;
     let path = if arguments.force { "/v1/drain/force" } else { "/v1/drain" };
     edges.ask_all((&Method::POST, path, &Bytes::new()), PATIENCE, |_| {
         "draining: sessions move to other edges, new ones are refused; `marram ps` shows the rest. The edge stops when none is \
@@ -105,55 +120,107 @@ fn cancelled(answers: &[Value]) -> String {
     lines + "Sessions that have left stay where they are now: `marram move` can bring them back\n"
 }
 
-/// Waits until no edge answers any more.
+/// Waits until no edge listens any more.
 fn wait(edges: &Edges) -> Result<(), Failure> {
     let mut running: Vec<(Edges, Instant)> = edges.each().map(|edge| (edge, Instant::now())).collect();
     while !running.is_empty() {
         thread::sleep(POLL);
-        let mut failed = None;
-        running.retain_mut(|(edge, reported)| match left(edge) {
-            Ok(None) => {
-                failed = Some(Failure::Refused(anyhow!("{}: its drain was cancelled", edge.names())));
-                false
-            }
-            Ok(Some(sessions)) => {
-                if reported.elapsed() >= REPORT {
-                    *reported = Instant::now();
-                    let sessions = counted(sessions, "session");
-                    eprintln!("{}: {sessions} left", edge.names());
+        let mut still = Vec::new();
+        for (edge, mut reported) in running {
+            match progress(edge.list_of_one("/v1/drain")?) {
+                Progress::Stopped => {
+                    eprintln!("{}: stopped", edge.names());
+                    continue;
                 }
-                true
+                Progress::Broken(error) => return Err(failure(&edge.names(), error)),
+                Progress::Stays => {
+                    return Err(Failure::Refused(anyhow!("{}: its drain was cancelled", edge.names())));
+                }
+                Progress::Waits(Some(what)) if reported.elapsed() >= REPORT => {
+                    reported = Instant::now();
+                    eprintln!("{}: {what}", edge.names());
+                }
+                Progress::Waits(_) => {}
             }
-            // It answers nothing else any more, and is about to be gone.
-            Err(Failure::Refused(_)) => true,
-            Err(Failure::Unreachable(_)) => {
-                eprintln!("{}: stopped", edge.names());
-                false
-            }
-            Err(failure) => {
-                failed = Some(failure);
-                false
-            }
-        });
-        if let Some(failed) = failed {
-            return Err(failed);
+            still.push((edge, reported));
         }
+        running = still;
     }
     Ok(())
 }
 
-/// How many sessions an edge has that it does not only stand by for; none if it does not drain any more.
-fn left(edge: &Edges) -> Result<Option<u64>, Failure> {
-    let answers = edge.ask(&Method::GET, "/v1/drain", &Bytes::new())?;
-    let sessions = |answer: &Value| answer["sessions"].as_array().map_or(0, |rows| rows.len() as u64);
-    let stays = answers.iter().any(|answer| answer["draining"] == false);
-    Ok((!stays).then(|| answers.iter().map(sessions).sum()))
+/// How far an edge is that stops.
+#[derive(Debug)]
+enum Progress {
+    /// It listens no more.
+    Stopped,
+    /// It does not drain any more.
+    Stays,
+    /// It does not say how far it is, and will not.
+    Broken(ClientError),
+    /// It runs, or may run. With what there is to say of that.
+    Waits(Option<String>),
+}
+
+/// What an answer says, or that there is none. An edge that is only slow has not stopped: its machine must not be switched off.
+fn progress(answer: Result<Value, ClientError>) -> Progress {
+    match answer {
+        Ok(answer) if answer["draining"] == false => Progress::Stays,
+        Ok(answer) => {
+            let sessions = answer["sessions"].as_array().map_or(0, |rows| rows.len() as u64);
+            Progress::Waits(Some(format!("{} left", counted(sessions, "session"))))
+        }
+        // It answers nothing else any more, and is about to be gone.
+        Err(ClientError::Refused { .. }) => Progress::Waits(None),
+        Err(ClientError::Gone(_)) => Progress::Stopped,
+        Err(ClientError::Silent(_) | ClientError::Unreachable(_)) => {
+            Progress::Waits(Some("no answer; waiting".to_owned()))
+        }
+        Err(error @ ClientError::NotUnderstood(_)) => Progress::Broken(error),
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Arguments, Command};
     use super::*;
+    use clap::Parser;
     use serde_json::json;
+
+    #[test]
+    fn only_an_edge_that_listens_no_more_has_stopped() {
+        let said = |answer| match progress(answer) {
+            Progress::Waits(what) => what.unwrap_or_default(),
+            other => format!("{other:?}"),
+        };
+        assert_eq!(said(Ok(json!({ "edge": "east", "sessions": [1, 2] }))), "2 sessions left");
+        assert_eq!(said(Ok(json!({ "edge": "east", "draining": false, "sessions": [] }))), "Stays");
+        assert_eq!(said(Err(ClientError::Silent(PATIENCE))), "no answer; waiting");
+        let slow = ClientError::Unreachable("east: connecting takes too long".into());
+        assert_eq!(said(Err(slow)), "no answer; waiting");
+        let refused = ClientError::Refused { status: 503, error: String::new(), fix: String::new() };
+        assert_eq!(said(Err(refused)), "");
+        assert_eq!(said(Err(ClientError::Gone("east: connection refused".into()))), "Stopped");
+        assert!(said(Err(ClientError::NotUnderstood("a page".into()))).starts_with("Broken"));
+    }
+
+    #[test]
+    fn several_edges_stop_one_after_the_other_or_by_force() {
+        let checked = |arguments: &str| {
+            let words = ["marram", "drain"].into_iter().chain(arguments.split_whitespace());
+            match Arguments::try_parse_from(words).map(|parsed| parsed.command) {
+                Ok(Command::Drain(parsed)) => {
+                    parsed.check().err().map(|failure| failure.parts().1.to_string())
+                }
+                _ => panic!("{arguments}"),
+            }
+        };
+        for arguments in ["", "--edge a:1", "--edge a:1 --edge b:1 --force --wait"] {
+            assert_eq!(checked(arguments), None, "{arguments}");
+        }
+        let refused = checked("--edge a:1 --edge b:1 --wait").expect("each counts on the other");
+        assert!(refused.contains("`--wait`") && refused.contains("`--force`"), "{refused}");
+    }
 
     #[test]
     fn the_plan_says_how_each_session_leaves_and_what_needs_force() {

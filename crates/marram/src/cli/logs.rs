@@ -212,7 +212,7 @@ fn listen(place: usize, client: &ApiClient, wanted: &Wanted, sender: &SyncSender
             Ok(()) if !wanted.follow => Some(News::Over),
             // The edge has stopped in order.
             Ok(()) => None,
-            Err(error @ (ClientError::Unreachable(_) | ClientError::Silent(_))) if wanted.follow => {
+            Err(error) if wanted.follow && error.is_without_answer() => {
                 if sender.send((place, News::Away(error))).is_err() {
                     return;
                 }
@@ -289,7 +289,7 @@ impl Screen {
                 return None;
             }
             News::Away(error) => {
-                let again = matches!(error, ClientError::Unreachable(_) | ClientError::Silent(_));
+                let again = error.is_without_answer();
                 if again && !std::mem::replace(&mut seen.away, true) && self.follow {
                     eprintln!("marram: {} is unreachable: {error}", seen.name);
                 }

@@ -85,7 +85,7 @@ enum Command {
     Exec(exec::Exec),
     /// Show whether edges' coordinator is reachable, and which edges it knows.
     Coordinator(coordinator::Coordinator),
-    /// Stop edges in order: they accept no new sessions, move their sessions away, and stop when none is left or after
+    /// Shut edges down gracefully: they accept no new sessions, move their sessions away, and stop when none is left or after
     /// `limits.drain` (30s).
     Drain(drain::Drain),
     /// Show or change the rules by which an edge's gates choose the app.

@@ -177,8 +177,32 @@ impl Edges {
         patience: Duration,
     ) -> Result<(Vec<Value>, Option<Failure>), Failure> {
         let (mut answers, mut failed) = (Vec::new(), Vec::new());
-        for Asked { url, answer, .. } in self.gather(asked, patience, |_| false)? {
-            match answer.map_err(|error| failure(&url, error)).and_then(|answer| json_of(&url, &answer)) {
+    /// The answer of each edge or its failure, behind its address.
+    fn answer_of_each(
+        &self,
+        asked: (&Method, &str, &Bytes),
+        patience: Duration,
+    ) -> Result<Vec<(String, Result<Value, Failure>)>, Failure> {
+        let answer = |Asked { url, answer, .. }: Asked| {
+            let answer =
+                answer.map_err(|error| failure(&url, error)).and_then(|answer| json_of(&url, &answer));
+            (url, answer)
+        };
+        Ok(self.gather(asked, patience, |_| false)?.into_iter().map(answer).collect())
+    }
+
+    /// The list of the only edge, and what the client says if there is none.
+    pub(super) fn list_of_one(&self, path: &str) -> Result<Result<Value, ClientError>, Failure> {
+        let asked = self.gather((&Method::GET, path, &Bytes::new()), PATIENCE, |_| false)?;
+        let asked = asked.into_iter().next().map(|asked| asked.answer);
+        let answer = asked.ok_or_else(|| Failure::Usage(anyhow!("name an edge with --edge")))?;
+        Ok(answer.and_then(|answer| {
+            serde_json::from_slice(&answer).map_err(|error| ClientError::NotUnderstood(error.to_string()))
+        }))
+    }
+
+        for (_, answer) in self.answer_of_each(asked, patience)? {
+            match answer {
                 Ok(answer) => answers.push(answer),
                 Err(failure) => failed.push(failure),
             }
@@ -336,8 +360,8 @@ fn call(
     patience: Duration,
 ) -> Result<Bytes, ClientError> {
     if patience > PATIENCE
-        && let Err(away @ (ClientError::Silent(_) | ClientError::Unreachable(_))) =
-            client.clone().with_patience(PATIENCE).call(Method::GET, "/healthz", Bytes::new())
+        && let Err(away) = client.clone().with_patience(PATIENCE).call(Method::GET, "/healthz", Bytes::new())
+        && away.is_without_answer()
     {
         return Err(away);
     }
@@ -354,7 +378,9 @@ fn json_of(url: &str, answer: &Bytes) -> Result<Value, Failure> {
 pub(super) fn failure(url: &str, error: ClientError) -> Failure {
     let wrapped = anyhow!("{url}: {error}");
     match error {
-        ClientError::Unreachable(_) | ClientError::Silent(_) => Failure::Unreachable(wrapped),
+        ClientError::Unreachable(_) | ClientError::Gone(_) | ClientError::Silent(_) => {
+            Failure::Unreachable(wrapped)
+        }
         ClientError::Refused { .. } => Failure::Refused(wrapped),
         ClientError::NotUnderstood(_) => Failure::Other(wrapped),
     }
