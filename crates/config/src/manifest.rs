@@ -46,6 +46,10 @@ const RECOVERY_TARGET: Duration = Duration::from_millis(5);
 /// How long ends remember a session that cannot be resumed, unless the manifest says otherwise.
 pub const LINGER: Duration = Duration::from_secs(60);
 
+/// The longest such time: ends count it in milliseconds, 32 bits.
+pub const LINGER_MAX: Duration = Duration::from_secs(49 * 86_400);
+const _: () =
+    assert!(LINGER_MAX.as_secs() < (1 << 32) / 1_000, "an app's terms have 32 bits for its milliseconds");
 /// The most urgent priority.
 /// 0 is the fair class, 1 to 9 run before it, 9 first.
 const PRIORITY_MAX: u8 = 9;
@@ -99,7 +103,7 @@ impl Manifest {
     /// The app as the control machine takes it.
     ///
     /// Durations that do not fit are cut to the largest value, which is more than five hundred
-    /// years, or 49 days for `linger`.
+    /// years; `linger` always fits.
     #[must_use]
     pub fn app(&self, image: ImageHash) -> App {
         App {
@@ -165,7 +169,7 @@ struct Written {
 struct WrittenKeep {
     checkpoint: Option<Spanned<Keeper>>,
     recovery_target: Option<Spanned<Time>>,
-    linger: Option<Time>,
+    linger: Option<Spanned<Time>>,
     witness: Option<Spanned<String>>,
 }
 
@@ -230,7 +234,7 @@ impl Written {
             keep: self.keep.keeper(source, self.server.is_some())?,
             witness: self.keep.witness(source, protection, self.server.is_some())?,
             recovery_target: self.keep.recovery_target.map_or(RECOVERY_TARGET, |time| time.into_inner().0),
-            linger: self.keep.linger.map_or(LINGER, |time| time.0),
+            linger: self.keep.linger(source, protection)?,
             cache: self.cache.map(|cache| cache.resolve(source)).transpose()?,
             epoch,
             slots,
@@ -326,6 +330,20 @@ impl WrittenKeep {
     }
 
     /// A witness only helps where one end could lie about the past: with a server, that server's
+    /// Ends count it in whole milliseconds. Without protection a session is over with its edge, and nothing is to be remembered.
+    fn linger(&self, source: &Source, protect: Protect) -> Result<Duration, Problem> {
+        let Some(written) = &self.linger else { return Ok(LINGER) };
+        let linger = written.get_ref().0;
+        let what = if linger.as_millis() == 0 && protect != Protect::None {
+            "ends would forget a session at once when its edge fails; write for example \"60s\""
+        } else if linger > LINGER_MAX {
+            "is at most \"49d\"; write a shorter time"
+        } else {
+            return Ok(linger);
+        };
+        Err(source.problem(&written.span(), what))
+    }
+
     /// end holds the same log.
     fn witness(&self, source: &Source, protect: Protect, has_server: bool) -> Result<WitnessMode, Problem> {
         let Some(written) = &self.witness else { return Ok(WitnessMode::None) };
@@ -410,6 +428,10 @@ mod tests {
             ("[keep]\ncheckpoint = \"both\"", &[":4", "`keep.checkpoint`", "server = ", "\"client\""]),
             ("[keep]\ncheckpoint = \"cloud\"", &[":4", "`keep.checkpoint`", "`client`", "`both`"]),
             ("[keep]\nwitness = \"god\"", &[":4", "`keep.witness`", "\"strict\"", "\"lenient\""]),
+            ("[keep]\nlinger = \"0s\"", &[":4", "`keep.linger`", "at once", "\"60s\""]),
+            ("[keep]\nlinger = \"999us\"", &[":4", "`keep.linger`", "at once", "\"60s\""]),
+            ("[keep]\nlinger = \"50d\"", &[":4", "`keep.linger`", "at most \"49d\""]),
+            ("protect = \"none\"\n[keep]\nlinger = \"50d\"", &[":5", "`keep.linger`", "at most \"49d\""]),
             ("server = \"web\"\n[keep]\nwitness = \"strict\"", &[":5", "`keep.witness`", "server's end"]),
             ("protect = \"none\"\n[keep]\nwitness = \"strict\"", &[":5", "`keep.witness`", "endpoints"]),
             ("[schedule]\npriority = 10", &[":4", "`schedule.priority`", "at most 9"]),
@@ -426,6 +448,18 @@ mod tests {
     }
 
     #[test]
+    #[test]
+    fn ends_remember_a_session_for_as_long_as_the_manifest_says() {
+        let linger_ms = |text: &str| {
+            let text = format!("name = \"a\"\nmodule = \"a.wasm\"\n{text}\n");
+            parse(&text).unwrap().app(ImageHash([0; 32])).linger_ms
+        };
+        assert_eq!(linger_ms(""), 60_000);
+        assert_eq!(linger_ms("[keep]\nlinger = \"1ms\""), 1);
+        assert_eq!(linger_ms("[keep]\nlinger = \"49d\""), 49 * 86_400_000);
+        assert_eq!(linger_ms("protect = \"none\"\n[keep]\nlinger = \"0s\""), 0);
+    }
+
     fn a_server_may_keep_checkpoints() {
         let text = "name = \"a\"\nmodule = \"a.wasm\"\nserver = \"web\"\n[keep]\ncheckpoint = \"both\"\n";
         assert_eq!(parse(text).unwrap().keep, CheckpointHolder::Both);
