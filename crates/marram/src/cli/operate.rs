@@ -99,16 +99,7 @@ impl Edges {
     /// One token for all of them: edges of one operator share it, or each publishes its own on its
     /// machine.
     pub(super) fn clients(&self) -> Result<Vec<(String, ApiClient)>, Failure> {
-        let token = match &self.token_file {
-            None => None,
-            Some(path) => {
-                let text = std::fs::read_to_string(path).map_err(|error| {
-                    let why = unreadable(path, &error);
-                    Failure::Usage(anyhow!("the token file {} {why}", path.display()))
-                })?;
-                Some(text.trim().to_owned())
-            }
-        };
+        let token = self.token_file.as_deref().map(read_token).transpose()?;
         let ca = self.ca.as_deref().map(read_ca).transpose()?;
         let client = |url: &String| {
             let client = client(url, token.clone(), ca.as_deref())?;
@@ -235,19 +226,19 @@ impl Edges {
 
     /// A session's complete identifier, from its first digits.
     ///
-    /// Digits are accepted in either case. A complete identifier is not looked up: the session may
+    /// Digits are accepted in either case, and are in lower case behind it. A complete identifier is not looked up: the session may
     /// be on an edge that was not asked.
     pub(super) fn whole(&self, session: &str) -> Result<String, Failure> {
         can_be_session(session)?;
-        if session.len() == SESSION_DIGITS {
-            return Ok(session.to_owned());
-        }
         let begins = session.to_ascii_lowercase();
         let (answers, away) = self.listed("/v1/sessions")?;
         let rows = answers.iter().filter_map(|answer| answer["sessions"].as_array()).flatten();
         let with_clients = rows.flat_map(|row| {
             std::iter::once(row).chain(row["clients_listed"].as_array().into_iter().flatten())
         });
+        if begins.len() == SESSION_DIGITS {
+            return Ok(begins);
+        }
         let ids = with_clients.filter_map(|row| row["session"].as_str());
         let mut found: BTreeSet<String> =
             ids.filter(|id| id.starts_with(&begins)).map(str::to_owned).collect();
@@ -338,6 +329,27 @@ pub(super) fn can_be_session(text: &str) -> Result<(), Failure> {
     if (1..=SESSION_DIGITS).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Ok(());
     }
+/// Reads the file of `--token-file`.
+pub(super) fn read_token(path: &Path) -> Result<String, Failure> {
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        let why = unreadable(path, &error);
+        Failure::Usage(anyhow!("the token file {} {why}", path.display()))
+    })?;
+    one_line(path, &text)
+}
+
+/// The token in this file's text, without white space around it: it becomes a header, which is one line.
+fn one_line(path: &Path, text: &str) -> Result<String, Failure> {
+    let token = text.trim();
+    if token.is_empty() || token.contains(char::is_control) {
+        return Err(Failure::Usage(anyhow!(
+            "the token file {} is not one line of printable characters: name the file of `admin.token_file`",
+            path.display()
+        )));
+    }
+    Ok(token.to_owned())
+}
+
     Err(Failure::Usage(anyhow!(
         "{text:?} is not a session: write its identifier, or its first digits, in hexadecimal; look with `marram ps`"
     )))
@@ -515,4 +527,31 @@ pub(super) fn text(value: &Value, field: &str) -> String {
 /// The first digits of a digest; other texts are unchanged.
 pub(super) fn short(text: &str) -> String {
     if text.len() == 64 { text[..12].to_owned() } else { text.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_one_line() {
+        let token =
+            |text: &str| one_line(Path::new("token"), text).map_err(|failure| failure.parts().1.to_string());
+        assert_eq!(token("a token of some length\n"), Ok("a token of some length".to_owned()));
+        for text in ["", "\n", "one\ntwo\n", "-----BEGIN KEY-----\r\nab", "a\0b", "a\tb"] {
+            let error = token(text).expect_err(text);
+            assert!(
+                error.contains("the token file token") && error.contains("`admin.token_file`"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_complete_identifier_is_looked_up_nowhere_and_written_as_edges_write_it() {
+        let edges = Edges { edges: Vec::new(), token_file: None, ca: None, json: false };
+        let session = "0123456789ABCDEF0123456789abcdef";
+        assert_eq!(session.len(), SESSION_DIGITS);
+        assert_eq!(edges.whole(session).ok(), Some(session.to_ascii_lowercase()));
+    }
 }

@@ -7,6 +7,9 @@ use core::{
 };
 use marram_wire::record;
 
+/// The longest name of an edge.
+const NAME_BYTES_MAX: usize = 64;
+
 record! {
     /// An edge, or one shard of it.
     Destination {
@@ -23,7 +26,10 @@ pub struct NoDestination;
 
 impl Display for NoDestination {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.write_str("expected an edge's name, or a name and the number of a shard: `edge-1` or `edge-1/0`")
+        f.write_str(
+            "expected an edge's name (at most 64 letters, digits, '-', '_' or '.', and no '.' in front), or a name and the number of a \
+             shard: `edge-1` or `edge-1/0`",
+        )
     }
 }
 
@@ -46,6 +52,12 @@ impl Display for Destination {
     }
 }
 
+/// Whether an edge can have this name: the rule of its configuration (`Name` in `marram-config`), which also keeps it a part of a path.
+fn is_name(text: &str) -> bool {
+    let is_legal = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    (1..=NAME_BYTES_MAX).contains(&text.len()) && text.bytes().all(is_legal) && !text.starts_with('.')
+}
+
 impl FromStr for Destination {
     type Err = NoDestination;
 
@@ -54,7 +66,7 @@ impl FromStr for Destination {
             Some((edge, shard)) => (edge, Some(shard.parse().map_err(|_| NoDestination)?)),
             None => (text, None),
         };
-        if edge.is_empty() {
+        if !is_name(edge) {
             return Err(NoDestination);
         }
         Ok(Self { edge: edge.to_string(), shard })
@@ -71,7 +83,12 @@ mod tests {
             let to: Destination = text.parse().unwrap();
             assert_eq!((to.shard, to.to_string().as_str()), (shard, text));
         }
-        for text in ["", "/1", "a/", "a/b", "a/256", "a/-1", "a/1/2"] {
+        let long = "a".repeat(NAME_BYTES_MAX + 1);
+        assert_eq!(long[1..].parse::<Destination>(), Ok(Destination::edge(&long[1..])));
+        for text in [
+            "", "/1", "a/", "a/b", "a/256", "a/-1", "a/1/2", "..", ".a", "a b", "a?b", "a%2f", "a\n", "é",
+            &long,
+        ] {
             assert_eq!(text.parse::<Destination>(), Err(NoDestination), "{text}");
         }
     }

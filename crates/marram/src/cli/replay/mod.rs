@@ -10,7 +10,7 @@
 
 mod debugger;
 
-use super::operate::{client, read_ca};
+use super::operate::{client, read_ca, read_token};
 use super::{Failure, emit, record};
 use crate::replay::{self, Breaks, Halt, show, span::Span};
 use anyhow::{Context, anyhow};
@@ -177,13 +177,9 @@ fn fetch(
     arguments: &Replay,
     recording: &Recording,
 ) -> Result<Vec<(marram_wire::id::ImageHash, Bytes)>, Failure> {
-    let token = arguments.token_file.as_deref().map(|path| {
-        let text = std::fs::read_to_string(path);
-        text.map(|text| text.trim().to_owned())
-            .with_context(|| format!("the token file {} cannot be read", path.display()))
-    });
+    let token = arguments.token_file.as_deref().map(read_token).transpose()?;
     let ca = arguments.ca.as_deref().map(read_ca).transpose()?;
-    let client = client(url, token.transpose()?, ca.as_deref())?;
+    let client = client(url, token, ca.as_deref())?;
     record::apps(&client, recording.about.image)
 }
 
