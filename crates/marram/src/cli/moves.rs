@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 
 /// Time between two questions for results.
 const POLL: Duration = Duration::from_millis(100);
+/// How long an edge gives no answer before its moves are given up.
+pub(super) const AWAY: Duration = Duration::from_secs(10);
 /// Time between two lines about what is left.
 const REPORT: Duration = Duration::from_secs(1);
 
@@ -159,7 +161,10 @@ impl Move {
     /// The sessions that the command line names, or that match its filters.
     fn chosen(&self, to: &str) -> Result<Vec<String>, Failure> {
         if !self.sessions.is_empty() {
-            return self.sessions.iter().map(|session| self.edges.whole(session)).collect();
+            let whole = self.sessions.iter().map(|session| self.edges.whole(session));
+            // One that is named twice moves once.
+            let chosen: BTreeSet<String> = whole.collect::<Result<_, _>>()?;
+            return Ok(chosen.into_iter().collect());
         }
         let (answers, failed) = self.edges.listed("/v1/sessions")?;
         if let Some(failed) = failed {
@@ -208,6 +213,49 @@ fn is_at(to: &Destination, answer: &Value, row: &Value) -> bool {
     answer["edge"] == to.edge.as_str() && to.shard.is_none_or(|shard| row["shard"] == shard)
 }
 
+/// The edges that gave no answer, and since when.
+#[derive(Default)]
+struct Away(BTreeMap<String, Instant>);
+
+/// Which lists of moves are missing.
+#[derive(PartialEq, Eq, Debug)]
+enum Missing {
+    None,
+    /// Their edges may answer the next time.
+    Some,
+    /// Those of these edges, for so long that the command gives them up.
+    Long(String),
+}
+
+impl Away {
+    /// The lists of the edges that answered, and which are missing.
+    fn sorted(
+        &mut self,
+        asked: Vec<(String, Result<Value, Failure>)>,
+        now: Instant,
+    ) -> (Vec<Value>, Missing) {
+        let (mut answers, mut silent) = (Vec::new(), BTreeMap::new());
+        for (url, answer) in asked {
+            match answer {
+                Ok(answer) => answers.push(answer),
+                Err(_) => {
+                    let since = self.0.get(&url).copied().unwrap_or(now);
+                    silent.insert(url, since);
+                }
+            }
+        }
+        self.0 = silent;
+        let missing = if self.0.is_empty() {
+            Missing::None
+        } else if self.0.values().all(|since| now.saturating_duration_since(*since) >= AWAY) {
+            Missing::Long(self.0.keys().cloned().collect::<Vec<_>>().join(", "))
+        } else {
+            Missing::Some
+        };
+        (answers, missing)
+    }
+}
+
 /// What became of each session.
 #[derive(Default)]
 struct Results {
@@ -240,14 +288,11 @@ impl Results {
     /// Asks until the result of each move is known.
     fn wait(&mut self, edges: &Edges) -> Result<(), Failure> {
         let (all, mut reported) = (self.open.len(), Instant::now());
+        let mut away = Away::default();
         while !self.open.is_empty() {
             thread::sleep(POLL);
-            let (answers, failed) = edges.listed("/v1/moves")?;
-            let is_whole = failed.is_none();
-            self.take(&answers, is_whole);
-            if let Some(failed) = failed.filter(|_| answers.is_empty()) {
-                return Err(failed);
-            }
+            let (answers, missing) = away.sorted(edges.list_of_each("/v1/moves")?, Instant::now());
+            self.take(&answers, &missing);
             if reported.elapsed() >= REPORT && !self.open.is_empty() {
                 reported = Instant::now();
                 let waiting = match self.limited(&answers) {
@@ -270,7 +315,7 @@ impl Results {
     }
 
     /// Takes the results from the lists of moves. A move that is in no list, though all edges answered, ended with its shard.
-    fn take(&mut self, answers: &[Value], is_whole: bool) {
+    fn take(&mut self, answers: &[Value], missing: &Missing) {
         let listed: BTreeMap<String, &Value> = answers
             .iter()
             .flat_map(|answer| answer["moves"].as_array())
@@ -279,22 +324,31 @@ impl Results {
             .collect();
         for session in std::mem::take(&mut self.open) {
             let to = self.rows.get(&session).map(|row| text(row, "to")).unwrap_or_default();
-            let row = match listed.get(&session) {
-                Some(row) if row["to"] != to.as_str() => {
+            let row = match (listed.get(&session), missing) {
+                (Some(row), _) if row["to"] != to.as_str() => {
                     let why = format!("a later move to {} replaced this one", text(row, "to"));
                     json!({ "session": session, "to": to, "state": "failed", "why": why })
                 }
-                Some(row) if row["state"] == "moved" || row["state"] == "failed" => (*row).clone(),
-                None if is_whole => {
+                (Some(row), _) if row["state"] == "moved" || row["state"] == "failed" => (*row).clone(),
+                (None, Missing::None) => {
                     let why = "the shard that had the session died: its ends ask other edges";
                     json!({ "session": session, "state": "failed", "why": why })
+                }
+                (None, Missing::Long(edges)) => {
+                    let why = format!(
+                        "{edges} does not answer, and no other edge lists the move; look with `marram ps` when it is back"
+                    );
+                    json!({ "session": session, "to": to, "state": "unknown", "why": why })
                 }
                 _ => {
                     self.open.push(session);
                     continue;
                 }
             };
-            if row["state"] == "failed" {
+            if row["state"] == "unknown" {
+                let what = anyhow!("session {session}: state unknown: {}", text(&row, "why"));
+                self.failures.push(Failure::Unreachable(what));
+            } else if row["state"] == "failed" {
                 let what = anyhow!("session {session} stays: {}", text(&row, "why"));
                 self.failures.push(Failure::Refused(what));
             }
@@ -412,12 +466,12 @@ mod tests {
                 { "session": "bb", "to": "east", "state": "failed", "why": "it is full" },
             ] })
         };
-        results.take(&[list("copying")], false);
+        results.take(&[list("copying")], &Missing::Some);
         assert_eq!(results.open, ["aa", "cc"]);
         let limited = json!({ "session": "cc", "state": "copying", "why": "its copy waits for bandwidth" });
         let other = json!({ "session": "zz", "state": "copying", "why": "its copy waits for bandwidth" });
         assert_eq!(results.limited(&[list("copying"), json!({ "moves": [limited, other] })]), 1);
-        results.take(&[list("moved")], true);
+        results.take(&[list("moved")], &Missing::None);
         assert!(results.open.is_empty());
         let states: Vec<String> = results.rows().iter().map(|row| text(row, "state")).collect();
         assert_eq!(states, ["moved", "failed", "failed"]);
@@ -427,10 +481,63 @@ mod tests {
     }
 
     #[test]
+    fn a_move_of_an_edge_that_is_away_for_long_is_given_up() {
+        let (mut away, start) = (Away::default(), Instant::now());
+        let lists = |answering: &[&str]| -> Vec<(String, Result<Value, Failure>)> {
+            let list = |edge: &&str| {
+                let moves = json!({ "moves": [{ "session": "bb", "to": "east", "state": "copying" }] });
+                let answer =
+                    if answering.contains(edge) { Ok(moves) } else { Err(Failure::Other(anyhow!("no"))) };
+                ((*edge).to_owned(), answer)
+            };
+            ["west", "south"].iter().map(list).collect()
+        };
+        let mut missing =
+            |answering: &[&str], after: Duration| away.sorted(lists(answering), start + after).1;
+        let second = Duration::from_secs(1);
+        assert_eq!(missing(&["west", "south"], Duration::ZERO), Missing::None);
+        assert_eq!(missing(&["south"], second), Missing::Some);
+        assert_eq!(missing(&["south"], AWAY), Missing::Some);
+        // The list of the other edge is needed as well.
+        assert_eq!(missing(&[], AWAY + second), Missing::Some);
+        assert_eq!(missing(&["south"], AWAY + second), Missing::Long("west".into()));
+        assert_eq!(missing(&["west"], AWAY + 2 * second), Missing::Some, "it is back");
+
+        let mut results = Results::default();
+        for session in ["aa", "bb"] {
+            results.begun(session, "east", Ok("begun"));
+        }
+        let answers: Vec<Value> =
+            lists(&["south"]).into_iter().filter_map(|(_, answer)| answer.ok()).collect();
+        results.take(&answers, &Missing::Long("west".into()));
+        assert_eq!(results.open, ["bb"], "an edge that answers lists it");
+        assert_eq!(text(&results.rows().remove(0), "state"), "unknown");
+        let failed = Failure::all(results.failures).unwrap();
+        let (status, what) = failed.parts();
+        let what = what.to_string();
+        assert!(status == 4 && what.contains("state unknown: west does not answer"), "{status}: {what}");
+        assert!(what.contains("`marram ps`"), "{what}");
+    }
+
+    #[test]
+    fn an_edge_s_name_is_what_its_configuration_accepts() {
+        use marram_config::units::Name;
+        for text in ["a", "edge-1_2.b", ".a", "", "a b", "a?", "..", &"a".repeat(64), &"a".repeat(65)] {
+            assert_eq!(text.parse::<Destination>().is_ok(), text.parse::<Name>().is_ok(), "{text}");
+        }
+        let double =
+            parsed("0123456789ABCDEF0123456789abcdef 0123456789abcdef0123456789abcdef --to east").unwrap();
+        assert_eq!(double.chosen("east").ok(), Some(vec!["0123456789abcdef0123456789abcdef".to_owned()]));
+    }
+
+    #[test]
     fn a_move_that_another_one_replaced_has_failed() {
         let mut results = Results::default();
         results.begun("aa", "east", Ok("begun"));
-        results.take(&[json!({ "moves": [{ "session": "aa", "to": "west", "state": "copying" }] })], true);
+        results.take(
+            &[json!({ "moves": [{ "session": "aa", "to": "west", "state": "copying" }] })],
+            &Missing::None,
+        );
         assert!(results.open.is_empty());
         let row = results.rows().remove(0);
         assert_eq!((text(&row, "to"), text(&row, "state")), ("east".into(), "failed".into()));

@@ -168,6 +168,15 @@ impl Edges {
         patience: Duration,
     ) -> Result<(Vec<Value>, Option<Failure>), Failure> {
         let (mut answers, mut failed) = (Vec::new(), Vec::new());
+        for (_, answer) in self.answer_of_each(asked, patience)? {
+            match answer {
+                Ok(answer) => answers.push(answer),
+                Err(failure) => failed.push(failure),
+            }
+        }
+        Ok((answers, Failure::all(failed)))
+    }
+
     /// The answer of each edge or its failure, behind its address.
     fn answer_of_each(
         &self,
@@ -182,6 +191,11 @@ impl Edges {
         Ok(self.gather(asked, patience, |_| false)?.into_iter().map(answer).collect())
     }
 
+    /// The list of each edge or its failure, behind its address: for commands that go on while some do not answer.
+    pub(super) fn list_of_each(&self, path: &str) -> Result<Vec<(String, Result<Value, Failure>)>, Failure> {
+        self.answer_of_each((&Method::GET, path, &Bytes::new()), PATIENCE)
+    }
+
     /// The list of the only edge, and what the client says if there is none.
     pub(super) fn list_of_one(&self, path: &str) -> Result<Result<Value, ClientError>, Failure> {
         let asked = self.gather((&Method::GET, path, &Bytes::new()), PATIENCE, |_| false)?;
@@ -190,15 +204,6 @@ impl Edges {
         Ok(answer.and_then(|answer| {
             serde_json::from_slice(&answer).map_err(|error| ClientError::NotUnderstood(error.to_string()))
         }))
-    }
-
-        for (_, answer) in self.answer_of_each(asked, patience)? {
-            match answer {
-                Ok(answer) => answers.push(answer),
-                Err(failure) => failed.push(failure),
-            }
-        }
-        Ok((answers, Failure::all(failed)))
     }
 
     /// The lists of the edges that answer, and the failures of the others.
@@ -231,14 +236,14 @@ impl Edges {
     pub(super) fn whole(&self, session: &str) -> Result<String, Failure> {
         can_be_session(session)?;
         let begins = session.to_ascii_lowercase();
+        if begins.len() == SESSION_DIGITS {
+            return Ok(begins);
+        }
         let (answers, away) = self.listed("/v1/sessions")?;
         let rows = answers.iter().filter_map(|answer| answer["sessions"].as_array()).flatten();
         let with_clients = rows.flat_map(|row| {
             std::iter::once(row).chain(row["clients_listed"].as_array().into_iter().flatten())
         });
-        if begins.len() == SESSION_DIGITS {
-            return Ok(begins);
-        }
         let ids = with_clients.filter_map(|row| row["session"].as_str());
         let mut found: BTreeSet<String> =
             ids.filter(|id| id.starts_with(&begins)).map(str::to_owned).collect();
@@ -324,11 +329,6 @@ impl Edges {
     }
 }
 
-/// Checks that a session's identifier can begin with this text.
-pub(super) fn can_be_session(text: &str) -> Result<(), Failure> {
-    if (1..=SESSION_DIGITS).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return Ok(());
-    }
 /// Reads the file of `--token-file`.
 pub(super) fn read_token(path: &Path) -> Result<String, Failure> {
     let text = std::fs::read_to_string(path).map_err(|error| {
@@ -350,6 +350,11 @@ fn one_line(path: &Path, text: &str) -> Result<String, Failure> {
     Ok(token.to_owned())
 }
 
+/// Checks that a session's identifier can begin with this text.
+pub(super) fn can_be_session(text: &str) -> Result<(), Failure> {
+    if (1..=SESSION_DIGITS).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Ok(());
+    }
     Err(Failure::Usage(anyhow!(
         "{text:?} is not a session: write its identifier, or its first digits, in hexadecimal; look with `marram ps`"
     )))
