@@ -32,8 +32,8 @@ use marram_wire::id::ImageHash;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// Deploys an uploaded app.
-pub(super) fn deploy(state: &AdminState, upload: &Upload) -> Result<Value, Refusal> {
+/// Deploys an uploaded app, and says what its sessions need of other edges.
+pub(super) fn deploy(state: &AdminState, upload: &Upload) -> Result<(Value, BackupNeed), Refusal> {
     let manifest = read(state, &upload.manifest)?;
     let images = open(state)?;
     let image = chains::deploy(state, &images, &manifest, upload);
@@ -48,7 +48,7 @@ pub(super) fn deploy(state: &AdminState, upload: &Upload) -> Result<Value, Refus
         matches!(ask(state, ControlRequest::Apps)?, ControlAnswer::Apps(apps) if apps.contains(&app));
     let mut deployed = announce(state, &manifest, &upload.manifest, image)?;
     deployed["unchanged"] = json!(unchanged);
-    Ok(deployed)
+    Ok((deployed, BackupNeed::of(&manifest)))
 }
 
 /// Deploys an image that is in the cache because it was deployed here before.
@@ -195,22 +195,54 @@ fn survives(manifest: &Manifest) -> &'static str {
     }
 }
 
-/// Whether sessions of the app in this answer need another edge.
-pub(super) fn needs_another_edge(deployed: &Value) -> bool {
-    ["epoch", "standby"].iter().any(|protect| deployed["protect"] == *protect)
+/// What sessions of an app need of other edges.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum BackupNeed {
+    /// Nothing.
+    None,
+    /// One of them stands by, and ends keep what it needs.
+    Standby,
+    /// Outputs wait for a backup.
+    Epoch,
+    /// Outputs of a shared cell wait for its standby.
+    SharedStandby,
+}
+
+impl BackupNeed {
+    fn of(manifest: &Manifest) -> Self {
+        match (manifest.protect, manifest.epoch.is_some()) {
+            (Protect::Epoch, _) => Self::Epoch,
+            (_, true) => Self::SharedStandby,
+            (Protect::Warm | Protect::Hot, false) => Self::Standby,
+            (Protect::None | Protect::Endpoints, false) => Self::None,
+        }
+    }
+
+    /// Whether there is any.
+    pub(super) fn is_some(self) -> bool {
+        self != Self::None
+    }
+
+    /// Whether the coordinator decides which of two edges goes on.
+    fn is_decided(self) -> bool {
+        matches!(self, Self::Epoch | Self::SharedStandby)
+    }
 }
 
 /// The note about an app whose sessions need another edge, if none is connected that could stand by; else `None`.
 ///
 /// It is no error: the other edge may come later.
-pub(super) fn no_other_edge(deployed: &Value, figures: &[MetricSample]) -> Option<String> {
-    let what = if deployed["protect"] == "epoch" {
-        "sessions hold their outputs until one is, or until `epoch.alone_after` has passed"
-    } else {
-        "sessions have no standby until one is"
+pub(super) fn no_other_edge(need: BackupNeed, figures: &[MetricSample]) -> Option<String> {
+    let what = match need {
+        BackupNeed::None => return None,
+        BackupNeed::Standby => "sessions have no standby until one is",
+        BackupNeed::Epoch => {
+            "sessions hold their outputs until one is, or until `epoch.alone_after` has passed"
+        }
+        BackupNeed::SharedStandby => "outputs of the cell are held until one is, or for 3 s",
     };
     let is_any = figures.iter().any(|it| it.counter.name == "other_edges" && it.counter.value > 0);
-    (needs_another_edge(deployed) && !is_any).then(|| {
+    (!is_any).then(|| {
         format!(
             "no other edge that could stand by for sessions of this one is connected yet, and {what}: name this edge in \
              `standby.edges` of another one"
@@ -220,8 +252,8 @@ pub(super) fn no_other_edge(deployed: &Value, figures: &[MetricSample]) -> Optio
 
 /// The note about an app whose sessions need decisions, if the only copy of the coordinator's store is in an edge: that edge's death
 /// is one of the things to decide.
-pub(super) fn only_store(deployed: &Value, store: Option<&StoreEdge>) -> Option<String> {
-    let at = match store.filter(|_| deployed["protect"] == "epoch")? {
+pub(super) fn only_store(need: BackupNeed, store: Option<&StoreEdge>) -> Option<String> {
+    let at = match store.filter(|_| need.is_decided())? {
         StoreEdge::This => "this edge".into(),
         StoreEdge::Other(edge) => format!("edge `{edge}`"),
     };
@@ -273,6 +305,12 @@ mod tests {
     use super::*;
     use marram_shard::api::Counter;
 
+    fn need(written: &str) -> BackupNeed {
+        let text = format!("name = \"x\"\nmodule = \"x.wasm\"\n{written}\n");
+        let manifest = Manifest::parse(&Source::new(manifest::FILE_NAME, text));
+        BackupNeed::of(&manifest.expect("a manifest"))
+    }
+
     #[test]
     fn an_app_that_may_outgrow_its_checkpoints_is_deployed_with_a_note() {
         let note = |protect: &str, mebibytes: u64| {
@@ -291,25 +329,34 @@ mod tests {
     fn an_app_that_needs_another_edge_is_deployed_with_a_note_if_none_is_connected() {
         let with =
             |count| vec![MetricSample { shard: Some(0), counter: Counter::gauge("other_edges", count) }];
-        for protect in ["epoch", "standby"] {
-            let deployed = json!({ "protect": protect });
-            assert_eq!(no_other_edge(&deployed, &with(1)), None);
-            let said = no_other_edge(&deployed, &with(0)).expect("none is connected");
-            assert!(said.contains("standby.edges"), "{said}");
+        for (written, what) in [
+            ("protect = \"epoch\"", "epoch.alone_after"),
+            ("protect = \"epoch\"\ncell = \"shared\"", "epoch.alone_after"),
+            ("protect = \"standby\"", "have no standby"),
+            ("protect = \"standby\"\nstandby = \"hot\"", "have no standby"),
+            ("protect = \"standby\"\ncell = \"shared\"", "held until one is, or for 3 s"),
+        ] {
+            assert_eq!(no_other_edge(need(written), &with(1)), None);
+            for figures in [&with(0)[..], &[]] {
+                let said = no_other_edge(need(written), figures).expect("none is connected");
+                assert!(said.contains("standby.edges") && said.contains(what), "{written}: {said}");
+            }
         }
-        let said = no_other_edge(&json!({ "protect": "epoch" }), &[]);
-        assert!(said.is_some_and(|said| said.contains("epoch.alone_after")));
-        assert_eq!(no_other_edge(&json!({ "protect": "endpoints" }), &with(0)), None);
+        for written in ["", "protect = \"none\"", "cell = \"shared\""] {
+            assert_eq!(no_other_edge(need(written), &with(0)), None, "{written}");
+        }
     }
 
     #[test]
     fn an_app_that_needs_decisions_is_deployed_with_a_note_if_the_only_store_is_in_an_edge() {
-        let epoch = json!({ "protect": "epoch" });
         for (store, says) in [(StoreEdge::This, "this edge"), (StoreEdge::Other("b".into()), "edge `b`")] {
-            let said = only_store(&epoch, Some(&store)).expect("it would have to decide its own death");
-            assert!(said.contains(says) && said.contains("marram coordinator serve"), "{said}");
-            assert_eq!(only_store(&json!({ "protect": "standby" }), Some(&store)), None);
+            for written in ["protect = \"epoch\"", "protect = \"standby\"\ncell = \"shared\""] {
+                let said =
+                    only_store(need(written), Some(&store)).expect("it would have to decide its own death");
+                assert!(said.contains(says) && said.contains("marram coordinator serve"), "{said}");
+                assert_eq!(only_store(need(written), None), None);
+            }
+            assert_eq!(only_store(need("protect = \"standby\""), Some(&store)), None);
         }
-        assert_eq!(only_store(&epoch, None), None);
     }
 }

@@ -96,7 +96,7 @@ pub(super) fn deploy_all(state: &AdminState) {
             if !names.insert(name.clone()) {
                 return Err(format!("two of `apps` have the name `{name}`; give one of them another `name`"));
             }
-            apps::deploy(state, &upload).map_err(|refusal| refusal.to_string())
+            apps::deploy(state, &upload).map(|_| ()).map_err(|refusal| refusal.to_string())
         });
         if let Err(why) = deployed {
             tracing::error!(path = %path.display(), "an app of the configuration is not deployed: {why}");

@@ -213,14 +213,14 @@ fn shown(state: &AdminState, names: &mut StageNames, app: &App) -> Value {
 fn deploy(state: &AdminState, body: &Bytes) -> Result<Answer, Refusal> {
     let upload = Upload::decode(body.clone())
         .map_err(|why| Refusal::new(StatusCode::BAD_REQUEST, why, "send it with `marram deploy`"))?;
-    let mut deployed = apps::deploy(state, &upload)?;
-    if !deployed["server"].is_string() && !apps::needs_another_edge(&deployed) {
+    let (mut deployed, need) = apps::deploy(state, &upload)?;
+    if !deployed["server"].is_string() && !need.is_some() {
         return Ok(Answer::json(&deployed));
     }
     let figures = figures(state)?;
     let unreached = deployed["server"].as_str().and_then(|server| figures::unreached(server, &figures));
-    let no_other = apps::no_other_edge(&deployed, &figures);
-    let only_store = apps::only_store(&deployed, state.store_edge().as_ref());
+    let no_other = apps::no_other_edge(need, &figures);
+    let only_store = apps::only_store(need, state.store_edge().as_ref());
     if let Some(notes) = deployed["notes"].as_array_mut() {
         notes.extend([unreached, no_other, only_store].into_iter().flatten().map(|note| json!(note)));
     }
