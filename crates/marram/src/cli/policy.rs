@@ -31,6 +31,8 @@ pub(super) enum Policy {
     /// Replace all policies by those of a file (`[[policy]]` tables, as in a configuration).
     Set(Set),
     /// Remove a policy at edges, or of the domain.
+    ///
+    /// At an edge, the others become a list of its own, which is in force until `reset` or its next start.
     Remove {
         /// The policy's name.
         name: Name,
@@ -138,9 +140,9 @@ fn policies_of(count: u64) -> String {
 fn planned(answers: &[Value]) -> String {
     let one = |answer: &Value| {
         let edge = text(answer, "edge");
-        let changes = changes(answer);
+        let (changes, notes) = (changes(answer), notes(answer));
         if changes.is_empty() {
-            return format!("{edge}: nothing would change\n");
+            return format!("{edge}: nothing would change\n{notes}");
         }
         let sessions = |name: &str| {
             let policies = answer["policies"].as_array().into_iter().flatten();
@@ -158,7 +160,7 @@ fn planned(answers: &[Value]) -> String {
             };
             format!("  {name}: {what}{now}\n")
         };
-        format!("{edge}: would change\n") + &changes.iter().map(line).collect::<String>()
+        format!("{edge}: would change\n") + &changes.iter().map(line).collect::<String>() + &notes
     };
     answers.iter().map(one).collect()
 }
@@ -211,10 +213,13 @@ fn of_edge(answer: &Value) -> String {
             "the policies that are set for the domain (revision {revision}) are not followed here; `marram policy reset` does that\n"
         );
     }
-    for note in answer["notes"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        out += &format!("{note}\n");
-    }
-    out
+    out + &notes(answer)
+}
+
+/// A line for each policy that has no effect, or not the whole one.
+fn notes(answer: &Value) -> String {
+    let notes = answer["notes"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    notes.map(|note| format!("{note}\n")).collect()
 }
 
 fn row(policy: &Value) -> Vec<String> {
@@ -289,6 +294,10 @@ mod tests {
         assert_eq!(planned(std::slice::from_ref(&answer)), "a: nothing would change\n");
         let of = |policy: &str, change: &str| json!({ "policy": policy, "change": change });
         answer["changes"] = json!([of("calls", "changed"), of("bulk", "new")]);
-        assert_eq!(planned(&[answer]), "a: would change\n  calls: changed, 7 sessions now\n  bulk: new\n");
+        let text = "a: would change\n  calls: changed, 7 sessions now\n  bulk: new\n";
+        assert_eq!(planned(std::slice::from_ref(&answer)), text);
+        let note = "policy `bulk`: no app `realy` is deployed here";
+        answer["notes"] = json!([note]);
+        assert_eq!(planned(&[answer]), format!("{text}{note}\n"));
     }
 }

@@ -8,6 +8,7 @@ use crate::{
         SessionRow, Tag, ToShard,
     },
     coordinator::DomainPolicies,
+    suggest,
 };
 use alloc::{
     boxed::Box,
@@ -141,6 +142,11 @@ impl PolicyLists {
     }
 }
 
+/// Whether a change is not made here.
+fn is_dry(change: &PolicyChange, dry_run: bool) -> bool {
+    dry_run || matches!(change, PolicyChange::Domain(_))
+}
+
 /// What differs between two lists, in the order of the new one, and then those that are gone.
 fn differences(old: &[ReplicationPolicy], new: &[ReplicationPolicy]) -> Vec<PolicyDifference> {
     let of = |list: &[ReplicationPolicy], name: &str| list.iter().position(|policy| policy.name == name);
@@ -253,16 +259,17 @@ impl Control {
             }
         };
         let differences = differences(self.policies.in_force(), lists.in_force());
-        let is_dry = dry_run || matches!(change, PolicyChange::Domain(_));
+        let is_dry = is_dry(&change, dry_run);
+        let request = ControlRequest::ChangePolicies { change, dry_run };
         if !is_dry {
             self.use_policies(lists, out);
         }
         if self.up.is_empty() {
-            let report = self.policy_report((&[], &[]), differences);
+            let report = self.policy_report(&request, (&[], &[]), differences);
             let answer = ControlAnswer::Policies(Box::new(report));
             return out.push(ControlOutput::Answer { tag, answer });
         }
-        self.ask(tag, ControlRequest::ChangePolicies { change, dry_run }, &ToShard::List(Tag { tag }), out);
+        self.ask(tag, request, &ToShard::List(Tag { tag }), out);
         if let Some(question) = self.questions.get_mut(&tag) {
             question.differences = differences;
         }
@@ -287,9 +294,11 @@ impl Control {
         self.tell_all(&ToShard::Policies(PolicyList { policies: policies.to_vec() }), out);
     }
 
-    /// The policies in force, with how many of these sessions follow each.
+    /// The policies in force, with how many of these sessions follow each. Of a change that is only planned, the notes are about the
+    /// planned ones.
     pub(super) fn policy_report(
         &self,
+        request: &ControlRequest,
         (rows, figures): (&[SessionRow], &[MetricSample]),
         differences: Vec<PolicyDifference>,
     ) -> PolicyReport {
@@ -304,14 +313,14 @@ impl Control {
         }
         let policies = self.policies.in_force().iter();
         let count = |policy: &ReplicationPolicy| following.get(policy.name.as_str()).copied().unwrap_or(0);
-        let notes = self
-            .apps
-            .values()
-            .flat_map(|app| self.policies.in_force().iter().filter_map(move |policy| no_effect(policy, app)));
-        let away = self.policies.in_force().iter();
-        let away = away.filter_map(|policy| passed_over(policy, &self.config.edge, figures));
+        let planned = match request {
+            ControlRequest::ChangePolicies { change, dry_run } if is_dry(change, *dry_run) => {
+                self.policies.after(change).ok()
+            }
+            _ => None,
+        };
         PolicyReport {
-            notes: notes.chain(away).collect(),
+            notes: self.policy_notes(planned.as_ref().unwrap_or(&self.policies).in_force(), figures),
             policies: policies.map(|policy| (policy.clone(), count(policy))).collect(),
             origin: self.policies.origin(),
             domain: self.policies.domain.as_ref().map(|domain| domain.revision),
@@ -320,6 +329,22 @@ impl Control {
             differences,
             rebalances: rebalances(figures),
         }
+    }
+
+    /// Which of these have no effect here, or not the whole one.
+    fn policy_notes(&self, policies: &[ReplicationPolicy], figures: &[MetricSample]) -> Vec<String> {
+        let apps = self.apps.values();
+        let idle = apps.flat_map(|app| policies.iter().filter_map(move |policy| no_effect(policy, app)));
+        let unknown = policies.iter().filter_map(|policy| self.no_app(policy));
+        let away = policies.iter().filter_map(|policy| passed_over(policy, &self.config.edge, figures));
+        idle.chain(unknown).chain(away).collect()
+    }
+
+    /// The note about a policy for an app that this edge does not have. It is no mistake if other edges have the app.
+    fn no_app(&self, policy: &ReplicationPolicy) -> Option<String> {
+        let app = policy.app.as_ref().filter(|app| !self.apps.contains_key(*app))?;
+        let guess = suggest::did_you_mean(app, self.apps.keys().map(String::as_str));
+        Some(format!("policy `{}`: no app `{app}` is deployed here{guess}", policy.name))
     }
 }
 

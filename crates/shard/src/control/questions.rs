@@ -93,7 +93,8 @@ impl Control {
                 question.refused.map_or(ControlAnswer::Done, ControlAnswer::Refused)
             }
             ControlRequest::Policies | ControlRequest::ChangePolicies { .. } => {
-                let report = self.policy_report((&question.rows, &question.figures), question.differences);
+                let rows = (&question.rows[..], &question.figures[..]);
+                let report = self.policy_report(&question.request, rows, question.differences);
                 ControlAnswer::Policies(Box::new(report))
             }
             ControlRequest::CancelDrain => ControlAnswer::DrainCancelled(question.drain),

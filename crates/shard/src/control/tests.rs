@@ -498,3 +498,38 @@ fn an_edge_whose_drain_is_cancelled_counts_nothing_that_shards_say_of_it() {
     assert_eq!(from_shard(&mut control, 1, FromShard::Drained(Tag { tag: 2 })), []);
     assert_eq!(from_shard(&mut control, 0, FromShard::Drained(Tag { tag: 2 })), [ControlOutput::Drained]);
 }
+
+#[test]
+fn a_policy_for_an_app_that_is_not_deployed_is_noted_also_before_it_is_set() {
+    let policy = |app: &str| ReplicationPolicy {
+        name: "calls".into(),
+        app: Some(app.into()),
+        every_us: Some(1_000),
+        ..ReplicationPolicy::default()
+    };
+    for with_shard in [false, true] {
+        let mut control = control();
+        if with_shard {
+            step(&mut control, ControlInput::ShardUp { shard: 0 });
+        }
+        let epoch = EpochSettings { every_us: 1_000, alone_after_ms: 3_000, form: BackupForm::Log };
+        let app = App { protect: Protect::Epoch, epoch: Some(epoch), ..app("relay", 1) };
+        step(&mut control, ControlInput::Request { tag: 1, request: ControlRequest::Deploy(app) });
+        let mut notes = |change, dry_run| {
+            let request = ControlRequest::ChangePolicies { change, dry_run };
+            match changed(&mut control, request).1 {
+                Some(ControlAnswer::Policies(report)) => report.notes,
+                other => panic!("{other:?}"),
+            }
+        };
+        let (typo, right) = (alloc::vec![policy("realy")], alloc::vec![policy("relay")]);
+        let said = ["policy `calls`: no app `realy` is deployed here; did you mean `relay`?"];
+        assert_eq!(notes(PolicyChange::Set(typo.clone()), true), said);
+        assert_eq!(notes(PolicyChange::Domain(Some(typo.clone())), true), said);
+        assert_eq!(notes(PolicyChange::Set(right.clone()), true), [""; 0]);
+        assert_eq!(notes(PolicyChange::Set(typo), false), said);
+        // What is planned counts, and not what is in force.
+        assert_eq!(notes(PolicyChange::Set(right.clone()), true), [""; 0]);
+        assert_eq!(notes(PolicyChange::Set(right), false), [""; 0]);
+    }
+}
