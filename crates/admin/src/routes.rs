@@ -128,11 +128,9 @@ fn unexpected() -> Refusal {
 fn done(answer: control::ControlAnswer) -> Result<Answer, Refusal> {
     match answer {
         control::ControlAnswer::Done => Ok(Answer::json(&json!({ "done": true }))),
-        control::ControlAnswer::NotFound => Err(Refusal::new(
-            StatusCode::NOT_FOUND,
-            "there is no such app or session here",
-            "look with `marram ps`",
-        )),
+        control::ControlAnswer::NotFound => {
+            Err(Refusal::new(StatusCode::NOT_FOUND, "there is no such session here", "look with `marram ps`"))
+        }
         control::ControlAnswer::Refused(why) => {
             Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, why, "change the manifest and deploy again"))
         }
@@ -198,8 +196,13 @@ fn one_app(state: &AdminState, name: &str) -> Result<Answer, Refusal> {
     };
     match apps.iter().find(|app| app.name == name) {
         Some(app) => Ok(Answer::json(&shown(state, &mut StageNames::new(state), app))),
-        None => done(control::ControlAnswer::NotFound),
+        None => Err(no_app(name)),
     }
+}
+
+fn no_app(name: &str) -> Refusal {
+    let what = format!("no app `{name}` is deployed here");
+    Refusal::new(StatusCode::NOT_FOUND, what, "look with `marram apps`")
 }
 
 /// An app with its manifest, if that is stored, and the stages that its sessions have on this edge.
@@ -230,7 +233,10 @@ fn deploy(state: &AdminState, body: &Bytes) -> Result<Answer, Refusal> {
 /// The control first: from then on the app gets no new sessions, even if its files cannot be
 /// removed.
 fn undeploy(state: &AdminState, name: &str) -> Result<Answer, Refusal> {
-    let answer = done(ask(state, ControlRequest::Undeploy(name.to_owned()))?)?;
+    let answer = match ask(state, ControlRequest::Undeploy(name.to_owned()))? {
+        control::ControlAnswer::NotFound => return Err(no_app(name)),
+        answer => done(answer)?,
+    };
     kept::forget(state, name)?;
     Ok(answer)
 }

@@ -75,7 +75,7 @@ enum Command {
     Inspect(inspect::Inspect),
     /// End sessions for good.
     Kill(operate::Kill),
-    /// Move running sessions to another edge: no message is lost or repeated, and their peers notice no gap.
+    /// Move running sessions to another edge: no message is lost or repeated, and clients wait for about one exchange of messages.
     Move(moves::Move),
     /// Write a session, from its last checkpoint on, to a file for `marram replay`.
     Record(record::Record),
@@ -95,8 +95,8 @@ enum Command {
     ///
     /// They say how often sessions under `protect = "epoch"` are replicated, and to which edges. What is set at an edge is in force until
     /// `reset` there or its next start. Else an edge follows what is set for its domain, and without that its configuration. Running
-    /// sessions follow another interval at once. They keep their backup and their group until they move or their group looks for another
-    /// backup.
+    /// sessions follow another interval at once. Sessions whose policy names another backup, or another number of groups, change over a
+    /// few at a time; those with `waits = false` keep their backup.
     #[command(subcommand)]
     Policy(policy::Policy),
     /// Print sample configurations, or check one.

@@ -68,7 +68,7 @@ pub(super) struct Add {
     /// The client's port, or a range such as 1024-65535.
     #[arg(long, value_name = "PORTS")]
     client_port: Option<String>,
-    /// tcp or udp.
+    /// tcp, udp or websocket.
     #[arg(long)]
     protocol: Option<String>,
     /// The TLS server that the client asks for: www.example.org, or *.example.org.
@@ -125,9 +125,13 @@ pub(super) fn run(command: &Route) -> Result<(), Failure> {
         Route::Remove { name, edges } => change(edges, |routes| {
             let before = routes.len();
             routes.retain(|route| route.name != *name);
-            if routes.len() == before { Err(format!("there is no route `{name}`")) } else { Ok(()) }
+            if routes.len() == before { Err(no_route(name)) } else { Ok(()) }
         }),
     }
+}
+
+fn no_route(name: &str) -> String {
+    format!("there is no route `{name}`; look with `marram route list`")
 }
 
 fn list(edges: &Edges) -> Result<(), Failure> {

@@ -80,12 +80,12 @@ fn an_app_comes_and_goes() {
     check(&["deploy", &manifest, "--edge", &admin], 0, &["again", "survive nothing"]);
     check(&["apps", "--edge", &admin], 0, &["again", "forward"]);
     let unknown = "0".repeat(32);
-    check(&["inspect", &unknown, "--edge", &admin], 3, &["no such app or session"]);
-    check(&["kill", &unknown, "--edge", &admin], 3, &["no such app or session"]);
+    check(&["inspect", &unknown, "--edge", &admin], 3, &["no such session here"]);
+    check(&["kill", &unknown, "--edge", &admin], 3, &["no such session here"]);
     check(&["inspect", "xyz", "--edge", &admin], 2, &["\"xyz\" is not a session", "hexadecimal"]);
     check(&["deploy", &manifest, "--edge", &admin], 0, &["again is unchanged", "build it first"]);
     check(&["undeploy", "again", "--edge", &admin], 0, &["again accepts no new sessions"]);
-    check(&["undeploy", "again", "--edge", &admin], 3, &["no such app", "marram ps"]);
+    check(&["undeploy", "again", "--edge", &admin], 3, &["no app `again` is deployed here", "marram apps"]);
     check(&["logs", "--app", "forwrd", "--edge", &admin], 0, &["no line is about `forwrd`", "`forward`?"]);
     let silent = "http://127.0.0.1:1";
     check(&["apps", "--edge", &admin, "--edge", silent], 4, &["EDGE", "forward"]);

@@ -133,7 +133,7 @@ fn commands_to_a_running_edge() {
             &["`countng`", "did you mean `counting`?"],
         ),
         ("a slip in a phase", &["ps", "--phase", "runing"], &token, 2, &["'runing'", "'running'"]),
-        ("no such session", &["kill", &none], &token, 3, &["no such app or session", "marram ps"]),
+        ("no such session", &["kill", &none], &token, 3, &["no such session here", "marram ps"]),
         ("no session that begins so", &["inspect", &none[1..]], &token, 3, &["begins with", "marram ps"]),
         ("a beginning of several", &["inspect", &twice], &token, 2, &["sessions begin with", "write more"]),
         (
