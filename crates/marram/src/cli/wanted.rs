@@ -25,16 +25,20 @@ pub(super) struct Wanted {
     /// Sessions kept by this edge or recorder; "none": kept by none.
     #[arg(long, value_name = "NAME")]
     keeper: Option<Name>,
+    /// Sessions that run, and for which this edge is the standby or the backup; "none": for which no edge is.
+    #[arg(long, value_name = "NAME")]
+    standby: Option<Name>,
     /// Sessions with the client's end in this place.
     #[arg(long, value_enum, value_name = "WHERE")]
     client: Option<Client>,
     /// Sessions with the server's end in this place; "none": without a server.
     #[arg(long, value_enum, value_name = "WHERE")]
     server: Option<Server>,
-    /// Sessions that have been on edges for longer than this time, such as "10m".
+    /// Sessions that their present shard has had for longer than this time, as their owner or their standby, such as "10m"; a move or
+    /// a takeover to another shard begins at zero.
     #[arg(long, value_name = "TIME")]
     older: Option<Time>,
-    /// Sessions that have been on edges for less than this time.
+    /// Sessions that their present shard has had for less than this time, as their owner or their standby.
     #[arg(long, value_name = "TIME")]
     younger: Option<Time>,
 }
@@ -91,8 +95,8 @@ fn phases() -> PossibleValuesParser {
 impl Wanted {
     /// Whether no filter is given.
     pub(super) fn is_empty(&self) -> bool {
-        let Self { apps, protect, phase, keeper, client, server, older, younger } = self;
-        let texts = phase.is_none() && keeper.is_none();
+        let Self { apps, protect, phase, keeper, standby, client, server, older, younger } = self;
+        let texts = phase.is_none() && keeper.is_none() && standby.is_none();
         let places = client.is_none() && server.is_none();
         apps.is_empty() && protect.is_none() && texts && places && older.is_none() && younger.is_none()
     }
@@ -122,18 +126,18 @@ impl Wanted {
             Protect::Hot => text("protect") == Some("standby (hot)"),
             Protect::Epoch => text("protect") == Some("epoch"),
         };
-        let kept_by = |name: &Name| {
-            let keepers = row["keepers"].as_array();
-            keepers.is_some_and(|keepers| match name.0.as_str() {
-                "none" => keepers.is_empty(),
-                name => keepers.iter().any(|keeper| keeper["name"] == name),
-            })
+        let kept_by = |name: &Name| is_kept_by(row, name, |_| true);
+        // What stands by for a session is not listed where it stands by.
+        let stands_by = |name: &Name| {
+            text("phase") != Some("standing by")
+                && is_kept_by(row, name, |kind| ["warm", "hot", "backup"].contains(&kind))
         };
         let age = |fits: &dyn Fn(u128) -> bool| age_ms(row, now_ms).is_some_and(|age| fits(age.into()));
         (self.apps.is_empty() || self.apps.iter().any(|app| text("app") == Some(&app.0)))
             && self.protect.is_none_or(protect)
             && self.phase.as_ref().is_none_or(|phase| text("phase") == Some(phase))
             && self.keeper.as_ref().is_none_or(kept_by)
+            && self.standby.as_ref().is_none_or(stands_by)
             && self.client.is_none_or(|client| is("client_in_gate", matches!(client, Client::Gate)))
             && self.server.is_none_or(|server| match server {
                 Server::None => row.get("server").is_some_and(Value::is_null),
@@ -142,6 +146,16 @@ impl Wanted {
             })
             && self.older.is_none_or(|time| age(&|age| age > time.0.as_millis()))
             && self.younger.is_none_or(|time| age(&|age| age < time.0.as_millis()))
+    }
+}
+
+/// Whether a keeper of one of these kinds has this name, or with the name "none", whether there is none of them.
+fn is_kept_by(row: &Value, name: &Name, is_kind: impl Fn(&str) -> bool) -> bool {
+    let Some(keepers) = row["keepers"].as_array() else { return false };
+    let mut keepers = keepers.iter().filter(|keeper| keeper["kind"].as_str().is_none_or(&is_kind));
+    match name.0.as_str() {
+        "none" => keepers.next().is_none(),
+        name => keepers.any(|keeper| keeper["name"] == name),
     }
 }
 
@@ -154,4 +168,39 @@ pub(super) fn age_ms(row: &Value, now_ms: u64) -> Option<u64> {
 pub(super) fn now_ms() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_recorder_is_no_standby() {
+        let row = |phase: &str, kinds: &[&str]| {
+            let keeper = |kind: &&str| json!({ "name": format!("a-{kind}"), "kind": kind });
+            json!({ "phase": phase, "keepers": kinds.iter().map(keeper).collect::<Vec<_>>() })
+        };
+        let standby = |name: &str| Wanted { standby: Some(Name(name.into())), ..Wanted::default() };
+        let keeper = |name: &str| Wanted { keeper: Some(Name(name.into())), ..Wanted::default() };
+        assert!(!standby("none").is_empty() && Wanted::default().is_empty());
+        for (phase, kinds, has_none, is_kept) in [
+            ("running", &[][..], true, false),
+            ("running", &["recorder"], true, true),
+            ("running", &["moving"], true, true),
+            ("running", &["recorder", "hot"], false, true),
+            ("running", &["warm"], false, true),
+            ("running", &["backup"], false, true),
+            // Its owner's row says what stands by.
+            ("standing by", &[], false, false),
+        ] {
+            let row = row(phase, kinds);
+            assert_eq!(standby("none").fits(&row, 0), has_none, "{row}");
+            assert_eq!(keeper("none").fits(&row, 0), !is_kept, "{row}");
+        }
+        assert!(standby("a-hot").fits(&row("running", &["hot"]), 0));
+        assert!(!standby("a-recorder").fits(&row("running", &["recorder"]), 0));
+        // A recorder's rows have no keepers.
+        assert!(!standby("none").fits(&json!({ "phase": "recorded" }), 0));
+    }
 }
