@@ -11,6 +11,7 @@
 mod cache;
 mod epoch;
 pub(crate) use epoch::every_us;
+pub use epoch::{ALONE_AFTER, ALONE_AFTER_MAX, EVERY, EVERY_MAX, EVERY_MIN};
 mod files;
 mod keys;
 mod quotas;
@@ -45,11 +46,11 @@ pub const SAMPLE: &str = include_str!("manifest.sample.toml");
 const RECOVERY_TARGET: Duration = Duration::from_millis(5);
 /// How long ends remember a session that cannot be resumed, unless the manifest says otherwise.
 pub const LINGER: Duration = Duration::from_secs(60);
-
 /// The longest such time: ends count it in milliseconds, 32 bits.
 pub const LINGER_MAX: Duration = Duration::from_secs(49 * 86_400);
 const _: () =
     assert!(LINGER_MAX.as_secs() < (1 << 32) / 1_000, "an app's terms have 32 bits for its milliseconds");
+
 /// The most urgent priority.
 /// 0 is the fair class, 1 to 9 run before it, 9 first.
 const PRIORITY_MAX: u8 = 9;
@@ -233,8 +234,8 @@ impl Written {
             protect: protection,
             keep: self.keep.keeper(source, self.server.is_some())?,
             witness: self.keep.witness(source, protection, self.server.is_some())?,
-            recovery_target: self.keep.recovery_target.map_or(RECOVERY_TARGET, |time| time.into_inner().0),
             linger: self.keep.linger(source, protection)?,
+            recovery_target: self.keep.recovery_target.map_or(RECOVERY_TARGET, |time| time.into_inner().0),
             cache: self.cache.map(|cache| cache.resolve(source)).transpose()?,
             epoch,
             slots,
@@ -329,7 +330,6 @@ impl WrittenKeep {
             .problem(&span, format!("has no effect here with `protect = \"{protect}\"`: {what}; remove it")))
     }
 
-    /// A witness only helps where one end could lie about the past: with a server, that server's
     /// Ends count it in whole milliseconds. Without protection a session is over with its edge, and nothing is to be remembered.
     fn linger(&self, source: &Source, protect: Protect) -> Result<Duration, Problem> {
         let Some(written) = &self.linger else { return Ok(LINGER) };
@@ -344,6 +344,7 @@ impl WrittenKeep {
         Err(source.problem(&written.span(), what))
     }
 
+    /// A witness only helps where one end could lie about the past: with a server, that server's
     /// end holds the same log.
     fn witness(&self, source: &Source, protect: Protect, has_server: bool) -> Result<WitnessMode, Problem> {
         let Some(written) = &self.witness else { return Ok(WitnessMode::None) };
@@ -427,11 +428,11 @@ mod tests {
             ("[keep]\ncheckpoint = \"server\"", &[":4", "`keep.checkpoint`", "server = ", "\"client\""]),
             ("[keep]\ncheckpoint = \"both\"", &[":4", "`keep.checkpoint`", "server = ", "\"client\""]),
             ("[keep]\ncheckpoint = \"cloud\"", &[":4", "`keep.checkpoint`", "`client`", "`both`"]),
-            ("[keep]\nwitness = \"god\"", &[":4", "`keep.witness`", "\"strict\"", "\"lenient\""]),
             ("[keep]\nlinger = \"0s\"", &[":4", "`keep.linger`", "at once", "\"60s\""]),
             ("[keep]\nlinger = \"999us\"", &[":4", "`keep.linger`", "at once", "\"60s\""]),
             ("[keep]\nlinger = \"50d\"", &[":4", "`keep.linger`", "at most \"49d\""]),
             ("protect = \"none\"\n[keep]\nlinger = \"50d\"", &[":5", "`keep.linger`", "at most \"49d\""]),
+            ("[keep]\nwitness = \"god\"", &[":4", "`keep.witness`", "\"strict\"", "\"lenient\""]),
             ("server = \"web\"\n[keep]\nwitness = \"strict\"", &[":5", "`keep.witness`", "server's end"]),
             ("protect = \"none\"\n[keep]\nwitness = \"strict\"", &[":5", "`keep.witness`", "endpoints"]),
             ("[schedule]\npriority = 10", &[":4", "`schedule.priority`", "at most 9"]),
@@ -448,7 +449,6 @@ mod tests {
     }
 
     #[test]
-    #[test]
     fn ends_remember_a_session_for_as_long_as_the_manifest_says() {
         let linger_ms = |text: &str| {
             let text = format!("name = \"a\"\nmodule = \"a.wasm\"\n{text}\n");
@@ -460,6 +460,7 @@ mod tests {
         assert_eq!(linger_ms("protect = \"none\"\n[keep]\nlinger = \"0s\""), 0);
     }
 
+    #[test]
     fn a_server_may_keep_checkpoints() {
         let text = "name = \"a\"\nmodule = \"a.wasm\"\nserver = \"web\"\n[keep]\ncheckpoint = \"both\"\n";
         assert_eq!(parse(text).unwrap().keep, CheckpointHolder::Both);

@@ -18,15 +18,15 @@ use std::time::Duration;
 use toml::Spanned;
 
 /// The time between two epochs, unless the manifest says otherwise.
-const EVERY: Duration = Duration::from_millis(1);
+pub const EVERY: Duration = Duration::from_millis(1);
 /// At most 2,000 epochs a second: more cost CPU time and gain nothing.
-const EVERY_MIN: Duration = Duration::from_micros(500);
+pub const EVERY_MIN: Duration = Duration::from_micros(500);
 /// At least one epoch a second.
-const EVERY_MAX: Duration = Duration::from_secs(1);
+pub const EVERY_MAX: Duration = Duration::from_secs(1);
 /// How long a session waits for a new backup, unless the manifest says otherwise.
-const ALONE_AFTER: Duration = Duration::from_secs(3);
+pub const ALONE_AFTER: Duration = Duration::from_secs(3);
 /// The longest such wait.
-const ALONE_AFTER_MAX: Duration = Duration::from_secs(3600);
+pub const ALONE_AFTER_MAX: Duration = Duration::from_secs(3600);
 
 /// The table as written.
 #[derive(Deserialize, Default)]

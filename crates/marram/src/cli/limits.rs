@@ -556,6 +556,7 @@ fn waiting() -> Vec<Row> {
             time(marram_config::manifest::LINGER),
             "the end forgets it and reports so",
         ),
+        ("the same, at most", time(marram_config::manifest::LINGER_MAX), "refused"),
         (
             "the same before its app's linger time is known (c)",
             time(timeouts.linger),
@@ -594,6 +595,11 @@ fn for_operators() -> Vec<Row> {
             "an edge's answer to a command",
             time(super::operate::PATIENCE),
             "the others' are printed; status 4",
+        ),
+        (
+            "an edge that gives no answer while `marram move` waits",
+            time(super::moves::AWAY),
+            "its moves end as `unknown`; status 4",
         ),
         (
             "the same where it compiles or records, if it is reachable at all",
