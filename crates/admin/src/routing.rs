@@ -177,6 +177,6 @@ pub(super) fn prometheus(state: &AdminState) -> String {
     family("gate_memory_limit_bytes", "gauge", &one(&memory.max));
     family("gate_memory_bytes", "gauge", &one(&memory.kept));
     family("gate_slowed_sessions", "gauge", &one(&memory.slowed));
-    family("gate_slowed", "counter", &one(&memory.slowed_total));
+    family("gate_slowed_total", "counter", &one(&memory.slowed_total));
     out
 }

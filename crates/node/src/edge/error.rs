@@ -143,7 +143,10 @@ impl fmt::Display for ShardError {
                 write!(f, "cannot use the image cache {}: make it writable: {error}", directory.display())
             }
             Self::Pool(error) => {
-                write!(f, "cannot reserve the cell pool: lower cells_max, or raise vm.max_map_count: {error}")
+                write!(
+                    f,
+                    "cannot reserve the cell pool: lower limits.cells, or raise vm.max_map_count: {error}"
+                )
             }
             Self::Key(error) => write!(f, "the supervisor gave a key that {error}"),
             Self::Message(error) => write!(f, "{error}"),
