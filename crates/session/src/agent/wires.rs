@@ -100,7 +100,7 @@ impl Agent {
         let Some(wire) = self.wires.known(id) else { return };
         let (target, is_again) = (wire.target, wire.welcome.is_some());
         if is_again {
-            return self.welcome_again(now_ns, target.edge, &welcome, out);
+            return self.welcome_again(now_ns, (id, target.edge), &welcome, out);
         }
         if !(WIRE_VERSION_OLDEST..=WIRE_VERSION).contains(&welcome.version) || welcome.shards == 0 {
             let reason = "the edge supports another version only; update the older of the two".to_string();
@@ -122,11 +122,17 @@ impl Agent {
         self.wire_usable(now_ns, out);
     }
 
-    /// An edge that drained stays. Its sessions stay there from now on, and it can be asked for others; those that have left do not
-    /// come back. What a session has asked of another edge meanwhile goes on.
-    fn welcome_again(&mut self, now_ns: u64, edge: u16, welcome: &Welcome, out: &mut Vec<AgentOutput>) {
+    /// Whether an edge drains has changed. If it stays, its sessions stay there from now on, and it can be asked for others; those that have
+    /// left do not come back. What a session has asked of another edge meanwhile goes on.
+    fn welcome_again(
+        &mut self,
+        now_ns: u64,
+        (id, edge): (WireId, u16),
+        welcome: &Welcome,
+        out: &mut Vec<AgentOutput>,
+    ) {
         if welcome.draining {
-            return trace!(AGENT, "ignores Welcome: it says nothing new");
+            return self.drain_edge(now_ns, id, false, out);
         }
         self.wires.stays(edge);
         self.wire_usable(now_ns, out);
