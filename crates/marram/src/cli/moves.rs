@@ -4,7 +4,7 @@
 //! list of moves until it has the result of each.
 
 use super::Failure;
-use super::operate::{Edges, text};
+use super::operate::{EdgeAnswers, Edges, text};
 use super::wanted::{self, Wanted};
 use anyhow::anyhow;
 use clap::Args;
@@ -229,11 +229,7 @@ enum Missing {
 
 impl Away {
     /// The lists of the edges that answered, and which are missing.
-    fn sorted(
-        &mut self,
-        asked: Vec<(String, Result<Value, Failure>)>,
-        now: Instant,
-    ) -> (Vec<Value>, Missing) {
+    fn sorted(&mut self, asked: EdgeAnswers, now: Instant) -> (Vec<Value>, Missing) {
         let (mut answers, mut silent) = (Vec::new(), BTreeMap::new());
         for (url, answer) in asked {
             match answer {
@@ -483,7 +479,7 @@ mod tests {
     #[test]
     fn a_move_of_an_edge_that_is_away_for_long_is_given_up() {
         let (mut away, start) = (Away::default(), Instant::now());
-        let lists = |answering: &[&str]| -> Vec<(String, Result<Value, Failure>)> {
+        let lists = |answering: &[&str]| -> EdgeAnswers {
             let list = |edge: &&str| {
                 let moves = json!({ "moves": [{ "session": "bb", "to": "east", "state": "copying" }] });
                 let answer =

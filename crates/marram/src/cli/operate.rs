@@ -36,6 +36,9 @@ const NAMED_MAX: usize = 4;
 /// Timeout of a request that takes long: the edge compiles a module, or asks distant ends for data.
 pub(super) const LONG: Duration = Duration::from_secs(120);
 
+/// What each edge answered, behind its address.
+pub(super) type EdgeAnswers = Vec<(String, Result<Value, Failure>)>;
+
 /// The edges that a command talks to.
 // Flattened into the arguments of each command that talks to edges.
 #[derive(Args)]
@@ -182,7 +185,7 @@ impl Edges {
         &self,
         asked: (&Method, &str, &Bytes),
         patience: Duration,
-    ) -> Result<Vec<(String, Result<Value, Failure>)>, Failure> {
+    ) -> Result<EdgeAnswers, Failure> {
         let answer = |Asked { url, answer, .. }: Asked| {
             let answer =
                 answer.map_err(|error| failure(&url, error)).and_then(|answer| json_of(&url, &answer));
@@ -192,7 +195,7 @@ impl Edges {
     }
 
     /// The list of each edge or its failure, behind its address: for commands that go on while some do not answer.
-    pub(super) fn list_of_each(&self, path: &str) -> Result<Vec<(String, Result<Value, Failure>)>, Failure> {
+    pub(super) fn list_of_each(&self, path: &str) -> Result<EdgeAnswers, Failure> {
         self.answer_of_each((&Method::GET, path, &Bytes::new()), PATIENCE)
     }
 

@@ -508,7 +508,7 @@ fn a_policy_for_an_app_that_is_not_deployed_is_noted_also_before_it_is_set() {
         ..ReplicationPolicy::default()
     };
     for with_shard in [false, true] {
-        let mut control = control();
+        let mut control = control_with(true);
         if with_shard {
             step(&mut control, ControlInput::ShardUp { shard: 0 });
         }
