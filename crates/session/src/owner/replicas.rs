@@ -84,6 +84,8 @@ pub(super) struct Replicas {
 /// edge must be done before the move is given up (five seconds). An edge that is no faster than this one, or so far away that what it has
 /// replayed is known late, would not come closer while the session is busy.
 const HAND_OVER_REPLAY_NS: u64 = 2_000_000_000;
+/// The same of a warm standby: all of it is replayed while the session's clients wait.
+const WARM_REPLAY_NS: u64 = 500_000;
 
 impl Replicas {
     /// A handler took this long: a replay takes as long again.
@@ -95,6 +97,18 @@ impl Replicas {
     /// fewer than a keeper that has replayed all may not have reported yet.
     fn left_max(&self) -> u64 {
         (HAND_OVER_REPLAY_NS / self.entry_ns.max(1)).clamp(2 * REPLAYED_EVERY, REPLAY_LAG_MAX)
+    }
+
+    /// The same of a warm standby, which replays none of them before: its clients wait for that. One that was logged meanwhile is no reason
+    /// for another checkpoint.
+    fn left_warm_max(&self) -> u64 {
+        (WARM_REPLAY_NS / self.entry_ns.max(1)).clamp(1, REPLAY_LAG_MAX)
+    }
+
+    /// Whether this keeper would have too much to replay if it took the session over.
+    fn is_far_behind(&self, stream: &ReplicaStream) -> bool {
+        let max = if stream.feed == Feed::Kept { self.left_warm_max() } else { self.left_max() };
+        stream.unreplayed > max
     }
 
     /// Whether there is a keeper.
@@ -162,10 +176,9 @@ impl Replicas {
         if self.streams.iter().any(is_another) {
             return false;
         }
-        let left_max = self.left_max();
         // One that is warm replays what it holds first.
         let is_ready = |stream: &&ReplicaStream| {
-            stream.keeper == keeper && stream.is_settled() && stream.unreplayed <= left_max
+            stream.keeper == keeper && stream.is_settled() && !self.is_far_behind(stream)
         };
         let Some(at) = self.streams.iter().position(|stream| is_ready(&stream)) else { return false };
         let stream = &mut self.streams[at];
@@ -186,9 +199,8 @@ impl Replicas {
 
     /// Whether a standby that is to take the session over needs another checkpoint for that: it would have too much to replay.
     pub(super) fn needs_checkpoint(&self, keeper: KeeperId) -> bool {
-        let left_max = self.left_max();
         let is_it = |stream: &ReplicaStream| stream.keeper == keeper && stream.feed == Feed::Kept;
-        self.streams.iter().any(|it| is_it(it) && it.is_settled() && it.unreplayed > left_max)
+        self.streams.iter().any(|it| is_it(it) && it.is_settled() && self.is_far_behind(it))
     }
 
     /// A checkpoint of the ends' list was copied at the end of the last entry.

@@ -220,6 +220,30 @@ fn a_warm_standby_with_much_to_replay_gets_another_checkpoint_before_it_takes_ov
 }
 
 #[test]
+fn clients_wait_for_no_long_replay_at_a_warm_standby() {
+    const COST_NS: u64 = 100_000;
+    let costly =
+        |bench: &mut Bench, count: usize| (0..count).for_each(|_| bench.consume(CLIENT, "m", COST_NS));
+    for (left, may_go) in [(4, true), (8, false)] {
+        let mut bench = kept(false);
+        costly(&mut bench, 200);
+        // The first one was due before all of that.
+        for _ in 0..2 {
+            bench.step(|owner, _, out| owner.require_checkpoint(out));
+            let number = bench.taken.as_ref().expect("a checkpoint").number;
+            assert_eq!(bench.checkpointed(&b"sealed"[..]), None);
+            bench.taken = None;
+            stores(&mut bench, number);
+            bench.stored(CLIENT, 6, Some(number));
+            bench.stored(SERVER, 6, Some(number));
+        }
+        costly(&mut bench, left);
+        assert_eq!(bench.hands_over(KEEPER), may_go, "{left} messages that take 0.1 ms each");
+        assert!(may_go || bench.taken.is_some(), "another checkpoint comes first");
+    }
+}
+
+#[test]
 fn what_was_consumed_behind_a_copy_counts_as_to_be_replayed() {
     let mut bench = kept(false);
     bench.step(|owner, _, out| owner.require_checkpoint(out));

@@ -640,6 +640,19 @@ impl World {
         });
     }
 
+    /// What stands for the bytes of a checkpoint.
+    fn seal(&mut self, header: Header, copied: Teller) -> Result<Bytes, String> {
+        if self.failing_copies > 0 {
+            self.failing_copies -= 1;
+            return Err("no memory is left".to_string());
+        }
+        let named = self.checkpoints.len() as u64;
+        self.checkpoints.insert(named, (header, copied, self.copy_size));
+        let mut bytes = named.to_le_bytes().to_vec();
+        bytes.resize(self.copy_size, 0);
+        Ok(bytes.into())
+    }
+
     fn perform(&mut self, number: usize, out: ShardOutput) {
         let edge = &mut self.edges[number];
         match out {
@@ -661,17 +674,9 @@ impl World {
             ShardOutput::Copy { cell, .. } => {
                 edge.copied = edge.cells[&cell].clone();
             }
-            ShardOutput::Checkpoint { cell, header, .. } if self.failing_copies > 0 => {
-                self.failing_copies -= 1;
-                let (count, result) = (header.number, Err("no memory is left".to_string()));
-                self.reaches(number, ShardInput::Checkpointed { cell, number: count, result });
-            }
             ShardOutput::Checkpoint { cell, header, .. } => {
-                let (named, count) = (self.checkpoints.len() as u64, header.number);
-                self.checkpoints.insert(named, (*header, edge.copied.clone(), self.copy_size));
-                let mut bytes = named.to_le_bytes().to_vec();
-                bytes.resize(self.copy_size, 0);
-                let result = Ok(bytes.into());
+                let (count, copied) = (header.number, edge.copied.clone());
+                let result = self.seal(*header, copied);
                 self.reaches(number, ShardInput::Checkpointed { cell, number: count, result });
             }
             ShardOutput::Restore { cell, .. } => drop(edge.restored.insert(cell)),
