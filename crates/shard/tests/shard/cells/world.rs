@@ -648,9 +648,7 @@ impl World {
         }
         let named = self.checkpoints.len() as u64;
         self.checkpoints.insert(named, (header, copied, self.copy_size));
-        let mut bytes = named.to_le_bytes().to_vec();
-        bytes.resize(self.copy_size, 0);
-        Ok(bytes.into())
+        Ok(named.to_le_bytes().into_iter().chain(std::iter::repeat(0)).take(self.copy_size).collect())
     }
 
     fn perform(&mut self, number: usize, out: ShardOutput) {
