@@ -99,6 +99,8 @@ impl World {
             Code::Reset => broke,
             // The edge to which clients of a hall are led may be away, and one that was away for too long has left.
             Code::Elsewhere if in_hall => lost || short,
+            // A session that waits for ever keeps others out of an agent.
+            Code::Busy if self.plan.may_starve() => true,
             Code::NoServerAgent | Code::Busy | Code::Superseded | Code::UnknownApp | Code::UnknownImage => {
                 short
             }
