@@ -156,6 +156,8 @@ fn a_standby_that_was_told_to_take_the_session_over_and_did_not_begins_again() {
     assert!(kept.fed().handed_over.is_some());
     let session = kept.world.session;
     kept.world.wait_ms(5_000);
+    // What has arrived meanwhile is read first.
+    kept.world.wait_ms(1_000);
     let results = over(&mut kept.world);
     assert!(
         matches!(&results[..], [(_, _, why)] if why.contains("did not take the session over")),
