@@ -339,12 +339,12 @@ mod tests {
     use std::net::TcpListener;
 
     /// What a call says of a server that does this with each connection.
-    fn against(serve: impl Fn(std::net::TcpStream) + Send + 'static) -> ClientError {
+    fn against(patience: Duration, serve: impl Fn(std::net::TcpStream) + Send + 'static) -> ClientError {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
         std::thread::spawn(move || listener.incoming().flatten().for_each(serve));
         let client = ApiClient::new(&address.to_string(), Some("token".into())).expect("an address");
-        let client = client.with_patience(Duration::from_millis(200));
+        let client = client.with_patience(patience);
         client.call(Method::GET, "/healthz", Bytes::new()).expect_err("no answer")
     }
 
@@ -354,11 +354,12 @@ mod tests {
         let client = ApiClient::new(&closed.expect("an address").to_string(), Some("token".into()));
         let refused = client.expect("an address").call(Method::GET, "/healthz", Bytes::new());
         assert!(matches!(refused, Err(ClientError::Gone(_))), "{refused:?}");
-        let dropped = against(drop);
+        let [short, long] = [Duration::from_millis(200), Duration::from_secs(60)];
+        let dropped = against(long, drop);
         assert!(matches!(dropped, ClientError::Gone(_)), "{dropped:?}");
-        let silent = against(std::mem::forget);
+        let silent = against(short, std::mem::forget);
         assert!(matches!(silent, ClientError::Silent(_)), "{silent:?}");
-        let other = against(|mut stream| {
+        let other = against(long, |mut stream| {
             // Behind the request: before it, an answer closes the connection. The reader may be gone.
             let _ = stream.peek(&mut [0; 1]);
             let _ = std::io::Write::write_all(&mut stream, b"220 mail.example.org\r\n");
