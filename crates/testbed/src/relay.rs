@@ -184,12 +184,18 @@ fn one_way(mut from: TcpStream, to: TcpStream, (delay, course): (Duration, Cours
 mod tests {
     use super::*;
 
-    #[test]
-    fn bytes_pass_both_ways_and_are_counted() {
+    /// A relay without delay, and both ends of a connection through it.
+    fn joined() -> (Relay, TcpStream, TcpStream) {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let relay = Relay::start(listener.local_addr().unwrap(), Duration::ZERO).unwrap();
-        let mut client = TcpStream::connect(relay.address()).unwrap();
-        let (mut server, _) = listener.accept().unwrap();
+        let client = TcpStream::connect(relay.address()).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        (relay, client, server)
+    }
+
+    #[test]
+    fn bytes_pass_both_ways_and_are_counted() {
+        let (relay, mut client, mut server) = joined();
         client.write_all(b"hello").unwrap();
         client.shutdown(Shutdown::Write).unwrap();
         let mut got = Vec::new();
@@ -204,10 +210,7 @@ mod tests {
 
     #[test]
     fn one_direction_can_be_held() {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let relay = Relay::start(listener.local_addr().unwrap(), Duration::ZERO).unwrap();
-        let mut client = TcpStream::connect(relay.address()).unwrap();
-        let (mut server, _) = listener.accept().unwrap();
+        let (relay, mut client, mut server) = joined();
         relay.hold();
         client.write_all(b"hello").unwrap();
         server.write_all(b"welcome").unwrap();

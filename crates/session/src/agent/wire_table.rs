@@ -317,7 +317,7 @@ impl Wires {
     }
 
     /// An edge does not drain any more. All of its shards are told, one after the other, and each says so: the last one decides,
-    /// whatever another one has said shortly before.
+    /// also if another one has said the opposite shortly before.
     pub(crate) fn stays(&mut self, edge: u16) {
         let wires = self.by_id.values_mut().filter(|wire| wire.target.edge == edge);
         wires.for_each(|wire| wire.draining = false);

@@ -91,7 +91,7 @@ impl Executor {
     }
 
     /// Lets cells begin that wait for their turn, in order, as far as there is room for their copies. One may always be in
-    /// progress, so that each has its turn whatever others keep. What a copy will take is not known before it is whole, so the
+    /// progress, so that each has its turn however much others keep. What a copy will take is not known before it is whole, so the
     /// cell's memory counts until then.
     pub(super) fn begin_preparing(&mut self) {
         if self.preparing.iter().all(|preparing| preparing.begun) {
