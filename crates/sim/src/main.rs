@@ -37,7 +37,7 @@ const FAILURES_MAX: usize = 20;
 
 const USAGE: &str =
     "usage: marram-sim [SEED | [--halls] --from SEED --count N | [--halls] --seeds SEED,SEED] [--first] [--verbose]
-       marram-sim mutants [--only TEXT] [--slow]
+       marram-sim mutants [--only TEXT] [--slow] [--write]
   without arguments: the saved seeds and 10,000 more
   SEED               that seed alone, with everything that happened
   --from --count     so many seeds from that one on
@@ -47,7 +47,9 @@ const USAGE: &str =
   --first            stop at the first failure
   --verbose          of one seed, all events; of many, what each failed seed did last
   --wasm             with the Wasm machine beside the fake (feature `wasm`)
-  mutants            every named mutation of the protocol must be caught";
+  mutants            every named mutation of the protocol must be caught: by the seed on record, or by others
+  --only --slow      of mutants: whose name contains the text; the slow ones too. Both search, whatever is on record
+  --write            of mutants: put the seeds that a search found on record";
 
 /// What to run. All options are independent; a seed wins over `--from`, and `mutants` over both.
 #[derive(Debug, Default)]
@@ -63,6 +65,7 @@ struct Arguments {
     mutants: bool,
     only: Option<String>,
     slow: bool,
+    write: bool,
 }
 
 fn main() -> ExitCode {
@@ -112,6 +115,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
             "mutants" => arguments.mutants = true,
             "--only" => arguments.only = words.next(),
             "--slow" => arguments.slow = true,
+            "--write" => arguments.write = true,
             _ => arguments.seed = Some(number(Some(word))?),
         }
     }
@@ -120,7 +124,9 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
 
 /// Runs the named mutations and checks that each is detected.
 fn mutate(arguments: &Arguments) -> bool {
-    mutants::run_named(arguments.only.as_deref(), arguments.slow).unwrap_or_else(|error| {
+    let Arguments { only, slow, write, .. } = arguments;
+    let chosen = mutants::Chosen { only: only.as_deref(), slow: *slow, write: *write };
+    mutants::run_named(&chosen).unwrap_or_else(|error| {
         eprintln!("mutations: {error}");
         false
     })

@@ -13,9 +13,11 @@
 //! MARRAM_MUTANT=7 target/mutants/.../marram-sim --first --seeds 7000003,7000041  -> FAILED or not
 //! ```
 //! Only the seeds that reach a mutation are run with it: the others would run as without it.
+//! CI first tries the seed that caught a mutation when it was last searched for (`record`), and searches for what these seeds miss.
 
 mod named;
 mod patch;
+mod record;
 mod switch;
 #[cfg(test)]
 mod tests;
@@ -23,6 +25,7 @@ mod workshop;
 
 use crate::{plan::HALLS_FROM, run};
 use named::{Mutation, Named};
+use record::Record;
 use std::{
     fs, io,
     path::PathBuf,
@@ -66,36 +69,97 @@ fn read() -> io::Result<Named> {
     named::parse(&fs::read_to_string(root().join(named::LIST))?).map_err(io::Error::other)
 }
 
-/// Tries the named mutations: all that are not slow, all with `slow`, or those whose name contains `only`.
-/// Returns whether all were caught.
+/// Which mutations to try, and how.
+#[derive(Default, Debug)]
+pub struct Chosen<'a> {
+    /// Only those whose name contains this text.
+    pub only: Option<&'a str>,
+    /// The slow ones too, of which the recorded seeds are otherwise all that is tried.
+    pub slow: bool,
+    /// Writes the seeds that a search found to the record.
+    pub write: bool,
+}
+
+impl Chosen<'_> {
+    /// Whether fresh seeds are searched from the first on, whatever is recorded.
+    fn searches(&self) -> bool {
+        self.only.is_some() || self.slow
+    }
+
+    fn includes(&self, mutation: &Mutation, record: &Record) -> bool {
+        let is_quick =
+            self.slow || !mutation.slow || (!self.searches() && record.contains_key(&mutation.name));
+        self.only.map_or(is_quick, |only| mutation.name.contains(only))
+    }
+}
+
+/// Tries named mutations. Returns whether all were caught.
+///
+/// Without choice: each with the seed on record, and those that are not slow and were missed by it with fresh seeds, from the first on.
+/// A slow one that its seed misses is reported, and does not count.
 ///
 /// # Errors
-/// If the copy cannot be written or built, if a mutation does not fit the sources, or if the copy runs differently without one.
-pub fn run_named(only: Option<&str>, slow: bool) -> io::Result<bool> {
-    let named = read()?;
-    let is_chosen =
-        |mutation: &&Mutation| only.map_or(slow || !mutation.slow, |only| mutation.name.contains(only));
-    let chosen: Vec<&Mutation> = named.mutations.iter().filter(is_chosen).collect();
-    if chosen.is_empty() {
-        return Err(io::Error::other(format!(
-            "no name in {} contains `{}`",
-            named::LIST,
-            only.unwrap_or_default()
-        )));
+/// If the copy cannot be written or built, if a mutation does not fit the sources, if the copy runs differently without one, or if the
+/// record cannot be read or written.
+pub fn run_named(chosen: &Chosen<'_>) -> io::Result<bool> {
+    let (named, mut record) = (read()?, record::read(&root())?);
+    let all = named.mutations.len();
+    let mutations: Vec<&Mutation> =
+        named.mutations.iter().filter(|it| chosen.includes(it, &record)).collect();
+    if mutations.is_empty() {
+        let only = chosen.only.unwrap_or_default();
+        return Err(io::Error::other(format!("no name in {} contains `{only}`", named::LIST)));
     }
-    if only.is_none() && !slow {
-        let (all, left_out) = (named.mutations.len(), named.mutations.len() - chosen.len());
-        println!("{left_out} of {all} are slow and left out; `--slow` runs them too");
+    if mutations.len() < all && chosen.only.is_none() {
+        println!("{} of {all} are slow and left out; `--slow` runs them too", all - mutations.len());
     }
     let begun = Instant::now();
     let workshop = Workshop::open(&root(), &named)?;
-    println!("all {} built in {:.0} s", named.mutations.len(), begun.elapsed().as_secs_f64());
+    println!("all {all} built in {:.0} s", begun.elapsed().as_secs_f64());
     is_unchanged(&workshop)?;
     println!("without a mutation, {COMPARED_SEEDS} seeds run as ever");
-    let missed = try_all(&workshop, &chosen)?;
-    let (all, took) = (chosen.len(), begun.elapsed().as_secs_f64());
-    println!("{} of {all} named mutations caught by fresh seeds, {took:.0} s", all - missed);
+    let left =
+        if chosen.searches() { mutations.clone() } else { try_recorded(&workshop, &mutations, &record)? };
+    let caught = mutations.len() - left.len();
+    let search = Search { workshop: &workshop, begun };
+    let (found, missed) = search.run(&left)?;
+    if chosen.write {
+        left.iter().for_each(|mutation| _ = record.remove(&mutation.name));
+        record.retain(|name, _| named.mutations.iter().any(|mutation| mutation.name == *name));
+        record.extend(found);
+        record::write(&root(), &record)?;
+    }
+    println!(
+        "{} of {} named mutations caught by fresh seeds, {caught} of them by those on record, {:.0} s",
+        mutations.len() - missed,
+        mutations.len(),
+        begun.elapsed().as_secs_f64()
+    );
     Ok(missed == 0)
+}
+
+/// Tries each mutation with the seed on record. Returns what has none or is missed by it, without the slow ones.
+///
+/// # Errors
+/// If the copy cannot be run.
+fn try_recorded<'a>(
+    workshop: &Workshop,
+    mutations: &[&'a Mutation],
+    record: &Record,
+) -> io::Result<Vec<&'a Mutation>> {
+    let verdicts = on_all_cores(mutations, |mutation| {
+        let Some(seed) = record.get(&mutation.name) else { return Ok(false) };
+        Ok(workshop.run(mutation.number, &["--first", "--seeds", &seed.to_string()])? != Verdict::Survived)
+    })?;
+    let missed = mutations.iter().zip(verdicts).filter(|(_, is_caught)| !is_caught);
+    let (slow, left): (Vec<&Mutation>, _) = missed.map(|(mutation, _)| *mutation).partition(|it| it.slow);
+    for mutation in slow {
+        println!(
+            "{:<64} is slow, and the seed on record misses it now: search for another with `--only {0} --write`",
+            mutation.name
+        );
+    }
+    Ok(left)
 }
 
 /// Checks that the copy does without a mutation what the sources do: otherwise mutants would show nothing.
@@ -115,50 +179,67 @@ fn is_unchanged(workshop: &Workshop) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs fresh seeds with each mutation until one fails, and the saved seeds if none does. Returns how many fresh seeds missed.
-///
-/// A mutation that only a saved seed catches counts as missed: the saved seeds were chosen because
-/// of past bugs, so they say nothing about how often fresh seeds reach the broken rule.
-fn try_all(workshop: &Workshop, chosen: &[&Mutation]) -> io::Result<usize> {
-    let begun = Instant::now();
-    let report = |mutation: &Mutation, verdict: &Verdict| {
-        println!("{:<64} {verdict}, {:.0} s", mutation.name, begun.elapsed().as_secs_f64());
-    };
-    let (mut left, mut next, mut round) = (chosen.to_vec(), FRESH_FROM, ROUND_MIN);
-    let seeds_of = |mutation: &Mutation| if mutation.slow { FRESH_SEEDS_SLOW } else { FRESH_SEEDS };
-    let mut survivors = Vec::new();
-    loop {
-        survivors.extend(left.extract_if(.., |mutation| next >= FRESH_FROM + seeds_of(mutation)));
-        if left.is_empty() {
-            break;
+/// A search among fresh seeds.
+struct Search<'a> {
+    workshop: &'a Workshop,
+    begun: Instant,
+}
+
+impl Search<'_> {
+    /// Runs fresh seeds with each mutation until one fails, and the saved seeds if none does. Returns which seeds failed, by the
+    /// mutations' names, and how many mutations fresh seeds missed.
+    ///
+    /// A mutation that only a saved seed catches counts as missed: the saved seeds were chosen because
+    /// of past bugs, so they say nothing about how often fresh seeds reach the broken rule.
+    ///
+    /// # Errors
+    /// If the copy cannot be run, or if a seed fails without a mutation.
+    fn run(&self, chosen: &[&Mutation]) -> io::Result<(Record, usize)> {
+        let (mut left, mut next, mut round) = (chosen.to_vec(), FRESH_FROM, ROUND_MIN);
+        let seeds_of = |mutation: &Mutation| if mutation.slow { FRESH_SEEDS_SLOW } else { FRESH_SEEDS };
+        let (mut found, mut survivors) = (Record::new(), Vec::new());
+        loop {
+            survivors.extend(left.extract_if(.., |mutation| next >= FRESH_FROM + seeds_of(mutation)));
+            if left.is_empty() {
+                break;
+            }
+            // The last round of one that is not slow goes a little further.
+            let count = round.min(FRESH_FROM + FRESH_SEEDS_SLOW - next);
+            let mut reached = self.workshop.reached(next, count)?;
+            reached.extend(self.workshop.reached(HALLS_FROM + next, count / ONE_HALL_IN)?);
+            let verdicts = on_all_cores(&left, |mutation| self.try_one(mutation, &reached))?;
+            let caught = left.iter().zip(&verdicts).filter_map(|(it, verdict)| Some((it, verdict.seed()?)));
+            found.extend(caught.map(|(mutation, seed)| (mutation.name.clone(), seed)));
+            let mut verdicts = verdicts.iter();
+            left.retain(|_| verdicts.next() == Some(&Verdict::Survived));
+            (next, round) = (next + count, (round * 2).min(ROUND_MAX));
         }
-        // The last round of one that is not slow goes a little further.
-        let count = round.min(FRESH_FROM + FRESH_SEEDS_SLOW - next);
-        let mut reached = workshop.reached(next, count)?;
-        reached.extend(workshop.reached(HALLS_FROM + next, count / ONE_HALL_IN)?);
-        let verdicts = on_all_cores(&left, |mutation| {
-            let seeds = that_reach(mutation, &reached);
-            if seeds.is_empty() {
-                return Ok(Verdict::Survived);
-            }
-            let verdict = workshop.run(mutation.number, &["--first", "--seeds", &seeds])?;
-            if verdict != Verdict::Survived {
-                report(mutation, &verdict);
-            }
-            Ok(verdict)
-        })?;
-        let mut verdicts = verdicts.iter();
-        left.retain(|_| verdicts.next() == Some(&Verdict::Survived));
-        (next, round) = (next + count, (round * 2).min(ROUND_MAX));
+        for mutation in &survivors {
+            let verdict = match self.workshop.run(mutation.number, &["--first", "--count", "0"])? {
+                Verdict::Caught(words) => Verdict::SavedOnly(words),
+                verdict => verdict,
+            };
+            self.report(mutation, &verdict);
+        }
+        Ok((found, survivors.len()))
     }
-    for mutation in &survivors {
-        let verdict = match workshop.run(mutation.number, &["--first", "--count", "0"])? {
-            Verdict::Caught(words) => Verdict::SavedOnly(words),
-            verdict => verdict,
-        };
-        report(mutation, &verdict);
+
+    /// Runs with a mutation those of the seeds that reach it.
+    fn try_one(&self, mutation: &Mutation, reached: &[Reached]) -> io::Result<Verdict> {
+        let seeds = that_reach(mutation, reached);
+        if seeds.is_empty() {
+            return Ok(Verdict::Survived);
+        }
+        let verdict = self.workshop.run(mutation.number, &["--first", "--seeds", &seeds])?;
+        if verdict != Verdict::Survived {
+            self.report(mutation, &verdict);
+        }
+        Ok(verdict)
     }
-    Ok(survivors.len())
+
+    fn report(&self, mutation: &Mutation, verdict: &Verdict) {
+        println!("{:<64} {verdict}, {:.0} s", mutation.name, self.begun.elapsed().as_secs_f64());
+    }
 }
 
 /// The seeds that reach a mutation, as an argument of `marram-sim`. Those with few events come first: any of them may fail, and some take

@@ -28,7 +28,7 @@ pub(super) struct Mutation {
     pub(super) number: u32,
     /// For people; unique.
     pub(super) name: String,
-    /// Whether so few fresh seeds catch it that CI has no time for it.
+    /// Whether so few fresh seeds catch it that CI has no time to search for one.
     pub(super) slow: bool,
 }
 

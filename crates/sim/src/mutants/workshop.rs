@@ -57,6 +57,14 @@ pub(super) enum Verdict {
     Survived,
 }
 
+impl Verdict {
+    /// The fresh seed that failed. A process that died or hangs names none.
+    pub(super) fn seed(&self) -> Option<u64> {
+        let Self::Caught(words) = self else { return None };
+        words.strip_prefix("seed ")?.split(' ').next()?.parse().ok()
+    }
+}
+
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
