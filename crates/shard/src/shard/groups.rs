@@ -164,6 +164,8 @@ impl Shard {
                 self.aim(now, name, out);
             }
             if self.groups.get(name).is_some_and(|group| group.is_over()) {
+                let former = self.groups.get_mut(name).map(Group::take_former).unwrap_or_default();
+                self.tell_former_backup(former, Code::Finished, out);
                 self.slot_gone(now, name);
                 self.groups.end(name);
                 self.refuse_former(now, name, out);

@@ -5,7 +5,7 @@ use super::{
     backups::{KEYS, all_hear, running, say},
     heirs::{is_backed_at, keys_at, until_copied},
     key_moves::with_cells,
-    moves::SOON_MS,
+    moves::{SOON_MS, number},
     world::{LONG_MS, World},
 };
 use bytes::Bytes;
@@ -141,6 +141,56 @@ fn cells_go_on_if_the_one_with_which_they_move_ends_before_they_are_claimed() {
         world.runs(LONG_MS);
         assert_eq!(world.runs_at(), [at], "{form:?}: {:?}", world.notes);
         all_hear(&world, &others, &["later"], &format!("{form:?}"));
+    }
+}
+
+#[test]
+fn a_cell_that_ends_at_the_former_edge_before_the_next_one_is_known_costs_no_cell_its_copy() {
+    for form in FORMS {
+        let (mut went_on, mut stayed) = (0, 0);
+        for (steps, is_first) in (0..60).flat_map(|steps| [(steps, true), (steps, false)]) {
+            let (mut world, edges, clients) = running(form);
+            let [at, backup, third] = edges;
+            world.moves(at, &format!("e{third}"));
+            until_handed(&mut world);
+            world.steps(steps);
+            if !world.runs_at().contains(&at) {
+                break;
+            }
+            let copies = world.feeds.copies;
+            if is_first {
+                world.kills_cell(at)
+            } else {
+                world.kills_last_cell(at)
+            }
+            world.runs(200);
+            let what = format!("{form:?}, {steps} steps, {is_first}: {:?}", world.notes);
+            let of_key = |of_key: &&Vec<usize>| world.ended(of_key[0]).is_none();
+            let others: Vec<Vec<usize>> = clients.iter().filter(of_key).cloned().collect();
+            if world.runs_at() == [third] {
+                went_on += 1;
+                assert_eq!((world.feeds.kept_on, is_backed_at(&world, backup)), (KEYS.len(), true), "{what}");
+                if form == BackupForm::Log {
+                    assert_eq!(world.feeds.copies, copies, "{what}");
+                }
+            } else {
+                stayed += 1;
+                assert_eq!((world.runs_at(), world.feeds.kept_on), (vec![at], 0), "{what}");
+            }
+            let at = world.runs_at()[0];
+            say(&mut world, &others, "after");
+            world.runs(LONG_MS);
+            let cells = world.cells_at(at);
+            all_hear(&world, &others, &["after"], &what);
+            let next = number(&world.backup_at(at).expect("it has a backup"));
+            assert_eq!(world.copies_at(next), cells.len(), "{what}");
+            world.kills(at);
+            say(&mut world, &others, "later");
+            world.runs(LONG_MS);
+            assert_eq!((world.runs_at(), world.cells_at(next)), (vec![next], cells), "{what}");
+            all_hear(&world, &others, &["after", "later"], &what);
+        }
+        assert!(went_on > 0 && stayed == 0, "{form:?}: {went_on}, {stayed}");
     }
 }
 

@@ -525,6 +525,12 @@ impl World {
         self.tell(edge, ToShard::Kill(Kill { tag: 1, session, reason: "no more".into() }));
     }
 
+    /// The same of the last cell there.
+    pub(crate) fn kills_last_cell(&mut self, edge: usize) {
+        let session = self.shard(edge).owners().last().expect("it has a cell").session();
+        self.tell(edge, ToShard::Kill(Kill { tag: 1, session, reason: "no more".into() }));
+    }
+
     /// The same of the first cell that runs there.
     pub(crate) fn kills_running(&mut self, edge: usize) {
         let runs = |owner: &&Owner| owner.phase() == OwnerPhase::Running;

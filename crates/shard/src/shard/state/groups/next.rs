@@ -44,6 +44,8 @@ pub(super) struct FormerBackup {
     edge: String,
     /// Where it was fed each cell, which is open until the record does not name it any more: before, it may have to go on.
     at: Vec<(SessionId, At)>,
+    /// Whether another edge was told to claim the group with this backup: what that edge goes on with, its backup must have.
+    may_be_kept: bool,
 }
 
 impl NextBackup {
@@ -95,7 +97,7 @@ impl Group {
     pub(crate) fn go_over(&mut self, at: Vec<(SessionId, At)>) {
         let Some(next) = self.next.take() else { return };
         if let Some(former) = self.target.replace(next.target) {
-            self.former = Some(FormerBackup { edge: former.edge, at });
+            self.former = Some(FormerBackup { edge: former.edge, at, may_be_kept: false });
         }
         self.ended.clear();
         self.placed.0 = self.kind.targets().to_vec();
@@ -117,7 +119,8 @@ impl Group {
     /// The edge to which the members have gone over is to claim the group, with the backup that the record names. Returns the generation of
     /// the record, and that backup; none if the members have not gone over.
     pub(crate) fn hand(&mut self) -> Option<(Generation, String)> {
-        let former = self.former.as_ref().filter(|_| self.target.is_some())?;
+        let former = self.former.as_mut().filter(|_| self.target.is_some())?;
+        former.may_be_kept = true;
         let generation = self.record.as_ref()?.generation;
         self.is_handed = true;
         Some((generation, former.edge.clone()))
@@ -141,10 +144,11 @@ impl Group {
         if may_go_on { None } else { Some(self.take_former()) }
     }
 
-    /// Where the former backup was fed cells that have ended since: it must not go on with these.
+    /// Where the former backup was fed cells that have ended since: it must not go on with these. Not if it may be kept: the edge that is to
+    /// claim the group has these cells, and goes on with them if its claim is won.
     pub(crate) fn former_ended(&mut self) -> Vec<At> {
         let members = &self.members;
-        let former = self.former.iter_mut();
+        let former = self.former.iter_mut().filter(|it| !it.may_be_kept);
         former
             .flat_map(|it| it.at.extract_if(.., |(cell, _)| !members.contains(cell)))
             .map(|(_, at)| at)
