@@ -14,7 +14,7 @@ use crate::api::{Destination, Now, ShardOutput};
 use alloc::{format, string::String, vec::Vec};
 use marram_session::owner::KeeperId;
 use marram_wire::{
-    frame::{GroupId, Hello},
+    frame::{Code, GroupId, Hello},
     id::SessionId,
 };
 
@@ -173,7 +173,8 @@ impl Shard {
         }
         let group = self.backups.get(name).filter(|group| group.was_handed_over());
         for id in group.map(|group| group.sessions()).unwrap_or_default() {
-            self.refuse_feed(now, id, &format!("the coordinator does not answer this edge: {why}"), out);
+            let why = format!("the coordinator does not answer this edge: {why}");
+            self.refuse_feed(now, id, (Code::Busy, &why), out);
         }
     }
 

@@ -431,18 +431,44 @@ impl Shard {
     /// The connection to the backup of a group is lost, or it is of no use: no output leaves until a claim says that it is no backup
     /// any more. Until then it may claim the group, and keeps what it has.
     pub(super) fn lose_backup(&mut self, now: Now, name: GroupId, why: &str, out: &mut Vec<ShardOutput>) {
+        let is_trial = self.groups.get(name).is_some_and(Group::is_trying_target);
+        let lost = self.drop_backup(now, name, out).filter(|(_, count)| *count > 0);
+        let Some((edge, count)) = lost else { return };
+        let (level, text) = match is_trial {
+            true => {
+                (NoteLevel::Info, format!("`{edge}` does not become the backup of {count} sessions: {why}"))
+            }
+            false => (NoteLevel::Warning, format!("{count} sessions have lost their backup `{edge}`: {why}")),
+        };
+        note(level, None, text, out);
+    }
+
+    /// The edge to which the cells of a group are handed over goes on with them, as planned: it is no backup any more. As above nothing leaves
+    /// until a claim is decided.
+    pub(super) fn backup_goes_on(&mut self, now: Now, name: GroupId, out: &mut Vec<ShardOutput>) {
+        let Some((edge, count)) = self.drop_backup(now, name, out) else { return };
+        let text = format!("hands {count} shared cells over to `{edge}`, which goes on with them");
+        note(NoteLevel::Info, None, text, out);
+    }
+
+    /// A group has no target any more. Returns the edge that was it, and how many sessions the group has; none if it had no target.
+    fn drop_backup(
+        &mut self,
+        now: Now,
+        name: GroupId,
+        out: &mut Vec<ShardOutput>,
+    ) -> Option<(String, usize)> {
         self.give_up_slot_change(now, name, "the present backup was lost meanwhile", out);
-        let Some(group) = self.groups.get_mut(name) else { return };
-        let Some(target) = group.target.clone() else { return };
+        let group = self.groups.get_mut(name)?;
+        let target = group.target.clone()?;
         group.lose_target(now.mono_ns);
         let members: Vec<SessionId> = group.members().collect();
         for id in members.iter().copied() {
             self.give_up_change(now, id, "the session's backup was lost meanwhile", out);
         }
-        let text = format!("{} sessions have lost their backup `{}`: {why}", members.len(), target.edge);
-        note(NoteLevel::Info, None, text, out);
         self.retell_group(now, name, out);
         self.look_at_held(name);
+        Some((target.edge, members.len()))
     }
 
     /// The claim says that a group has no backup: the one that it had forgets its sessions, and another one is fed.

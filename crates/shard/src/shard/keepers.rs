@@ -312,8 +312,10 @@ impl Shard {
         let may_be_taken = was_backup && code == Code::Superseded;
         self.move_lost(now, id, (keeper, may_be_taken, reason), out);
         let is_refused = code != Code::Superseded || self.is_cell_handed_over(id);
+        // It was asked to: operators are told once for all cells.
+        let goes_on = was_backup && code == Code::Waiting && self.is_cell_handed_over(id);
         if let Some((wire, _)) = at.filter(|_| was_backup && is_refused) {
-            self.backup_refused(now, id, wire, reason, out);
+            self.backup_refused(now, id, (wire, goes_on, reason), out);
         }
         // The former owner's backup has the session, and its ends do not ask it while they wait for this edge.
         if was_backup
@@ -328,7 +330,7 @@ impl Shard {
         }
         self.counters.keepers_lost += 1;
         // Such a conflict is ordinary: the session has just moved.
-        if code != Code::Superseded {
+        if code != Code::Superseded && !goes_on {
             let text = alloc::format!("`{name}` no longer keeps the session: {reason}");
             note(NoteLevel::Info, Some(id), text, out);
         }

@@ -66,7 +66,7 @@ impl Shard {
             self.groups.join(name, id, now.mono_ns);
             self.tell_group(now, id, name, out);
             if is_slot {
-                self.refuse_feed(now, id, "it goes on with the cell", out);
+                self.refuse_feed(now, id, (Code::Waiting, "it goes on with the cell"), out);
             } else {
                 self.with_owner(now, id, out, |owner, effects| {
                     owner.has_claimed();
@@ -264,14 +264,20 @@ impl Shard {
         }
     }
 
-    /// The primary of a shared cell that this edge goes on with may be alive, and no end tells it: it is told that its backup is lost, and
-    /// learns the rest from its own claim.
-    pub(super) fn refuse_feed(&mut self, now: Now, id: SessionId, why: &str, out: &mut Vec<ShardOutput>) {
+    /// The primary of a shared cell may be alive, and no end tells it that this edge goes on with the cell (`Waiting`), or does not know whether
+    /// it may (`Busy`): it is told that its backup is lost, and learns the rest from its own claim.
+    pub(super) fn refuse_feed(
+        &mut self,
+        now: Now,
+        id: SessionId,
+        (code, why): (Code, &str),
+        out: &mut Vec<ShardOutput>,
+    ) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         let Some((wire, channel)) = session.feeder.take() else { return };
         session.feed_lost_ns = Some(now.mono_ns);
         let reason = why.to_string();
-        out.push(ShardOutput::Send { wire, frame: Reject { channel, code: Code::Waiting, reason }.into() });
+        out.push(ShardOutput::Send { wire, frame: Reject { channel, code, reason }.into() });
         self.with_owner(now, id, out, |owner, effects| owner.feed_lost(effects));
     }
 }

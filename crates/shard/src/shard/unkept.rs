@@ -10,13 +10,12 @@ use marram_wire::{frame::GroupId, id::SessionId};
 impl Shard {
     /// The backup of a session's group does not keep that session, and has told so before it confirms anything more. One of which nothing
     /// depends on that edge leaves the group, whose other sessions keep their backup; else the group needs an edge that keeps all of its
-    /// sessions.
+    /// sessions. Whether it `goes_on` with shared cells that are handed over to it, its claim says; that is no loss.
     pub(super) fn backup_refused(
         &mut self,
         now: Now,
         id: SessionId,
-        wire: ShardWireId,
-        why: &str,
+        (wire, goes_on, why): (ShardWireId, bool, &str),
         out: &mut Vec<ShardOutput>,
     ) {
         let Some(name) = self.groups.of_session(id) else { return };
@@ -27,7 +26,10 @@ impl Shard {
         if self.may_leave_backup(id, name) && self.leave_backup(now, id, (name, &edge), out) {
             return;
         }
-        self.lose_backup(now, name, why, out);
+        match goes_on {
+            true => self.backup_goes_on(now, name, out),
+            false => self.lose_backup(now, name, why, out),
+        }
         let until_ns = self.sessions.get(id).and_then(|session| session.placing.rests_until_ns());
         if let Some((group, until_ns)) = self.groups.get_mut(name).zip(until_ns) {
             group.avoid(&edge, until_ns);

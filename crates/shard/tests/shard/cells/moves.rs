@@ -251,3 +251,51 @@ fn a_session_with_which_its_backup_goes_on_has_not_moved_to_the_edge_asked_for()
     }
     assert!(at_backup > 0 && moved > 0, "{at_backup} {moved}");
 }
+
+#[test]
+fn a_planned_change_of_the_edges_of_cells_is_no_loss_in_the_log() {
+    for to_backup in [true, false] {
+        for form in FORMS {
+            let (mut world, [at, backup, third], _) = super::key_moves::with_cells(form, &["a", "b"]);
+            (world.notes, world.warnings) = Default::default();
+            let to = if to_backup { backup } else { third };
+            world.moves(at, &format!("e{to}"));
+            world.runs(100);
+            assert_eq!(world.runs_at(), [to], "{form:?}: {:?}", world.notes);
+            let said = |part: &str| world.notes.iter().filter(|note| note.contains(part)).count();
+            let handed = format!("hands 2 shared cells over to `e{to}`, which goes on with them");
+            assert_eq!((said(&handed), said("lost their backup")), (1, 0), "{form:?}: {:?}", world.notes);
+            assert_eq!(
+                (said("no longer keeps"), &world.warnings[..]),
+                (0, &[][..]),
+                "{form:?}: {:?}",
+                world.notes
+            );
+        }
+    }
+}
+
+#[test]
+fn a_backup_that_is_lost_is_warned_of() {
+    for form in FORMS {
+        let (mut world, [_, backup, _], _) = running(form);
+        world.warnings.clear();
+        world.kills(backup);
+        world.runs(100);
+        let lost = format!("1 sessions have lost their backup `e{backup}`: the connection broke");
+        assert_eq!(world.warnings, [lost], "{form:?}: {:?}", world.notes);
+    }
+}
+
+#[test]
+fn a_backup_that_does_not_go_on_with_cells_that_are_handed_over_is_lost() {
+    let (mut world, [at, backup, third], _) = running(BackupForm::Log);
+    world.store.away_from = Some(backup);
+    world.warnings.clear();
+    world.moves(at, &format!("e{backup}"));
+    world.runs(1_000);
+    let lost =
+        format!("1 sessions have lost their backup `e{backup}`: the coordinator does not answer this edge");
+    assert!(world.warnings.iter().any(|it| it.contains(&lost)), "{third}: {:?}", world.notes);
+    assert_eq!(world.runs_at(), [at]);
+}

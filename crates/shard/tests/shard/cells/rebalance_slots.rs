@@ -150,11 +150,9 @@ fn slots_are_protected_all_the_time_while_they_move() {
     for form in FORMS {
         let (mut world, clients) = without_one(form, rebalance(1_000));
         let (cells, belong) = (cells(&world), belonging(&places(&world)));
-        // The former primary says that, too, of cells which have moved.
-        let is_lost =
-            |note: &str| note.contains("lost their backup") && !note.contains("it goes on with the cell");
         let said = |world: &World| {
-            let is_it = |note: &&String| note.contains("without a backup") || is_lost(note);
+            let is_it =
+                |note: &&String| note.contains("without a backup") || note.contains("lost their backup");
             world.notes.iter().filter(is_it).count()
         };
         let said_before = said(&world);

@@ -25,8 +25,8 @@ use marram_session::{
 };
 use marram_shard::{
     api::{
-        App, AppName, Configure, EpochSettings, FromShard, Kill, Now, PolicyList, Protect, ReplicationPolicy,
-        SessionRow, ShardInput, ShardOutput, ShardWireId, ToShard,
+        App, AppName, Configure, EpochSettings, FromShard, Kill, NoteLevel, Now, PolicyList, Protect,
+        ReplicationPolicy, SessionRow, ShardInput, ShardOutput, ShardWireId, ToShard,
     },
     shard::Shard,
 };
@@ -184,6 +184,8 @@ pub(crate) struct World {
     pub(crate) notes: Vec<String>,
     /// Why moves were refused or have failed, in the order in which they were answered or over; empty for those that are done.
     pub(crate) moves: Vec<String>,
+    /// Those of them that are warnings.
+    pub(crate) warnings: Vec<String>,
     /// How many of them were of backups, and succeeded.
     pub(crate) backups_moved: usize,
     /// What shards have listed last of their sessions.
@@ -268,6 +270,7 @@ impl World {
             notes: Vec::new(),
             moves: Vec::new(),
             backups_moved: 0,
+            warnings: Vec::new(),
             rows: Vec::new(),
             drained: Vec::new(),
             form,
@@ -704,7 +707,10 @@ impl World {
                     self.tell(number, ToShard::ClaimAnswer(answer));
                 }
             }
-            ShardOutput::Control(FromShard::Note(note)) => self.notes.push(note.text),
+            ShardOutput::Control(FromShard::Note(note)) => {
+                self.warnings.extend((note.level == NoteLevel::Warning).then(|| note.text.clone()));
+                self.notes.push(note.text);
+            }
             ShardOutput::Control(FromShard::MoveAnswer(answer)) => {
                 // One that begins is told of when it is over.
                 assert!(answer.found, "the cell is on this edge");
