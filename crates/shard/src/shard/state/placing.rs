@@ -72,10 +72,12 @@ fn is_ready(owner: &Owner, keeper: KeeperId) -> bool {
 }
 
 impl Placing {
-    /// A keeper has the session now.
+    /// A keeper has the session now. If that is only for a move, others that are missing are still searched for.
     pub(crate) fn add(&mut self, placed: Placed) {
+        if placed.stands_by() || placed.role.recorder {
+            self.again_ns = None;
+        }
         self.placed.push(placed);
-        self.again_ns = None;
     }
 
     /// A keeper has it no more.

@@ -11,7 +11,7 @@ use super::{
 use bytes::Bytes;
 use marram_session::owner::BackupForm;
 use marram_wire::{
-    frame::{Backup, Fed, HandGroup},
+    frame::{Backup, Code, Fed, HandGroup, Reject},
     id::Generation,
 };
 
@@ -191,6 +191,42 @@ fn a_cell_that_ends_at_the_former_edge_before_the_next_one_is_known_costs_no_cel
             all_hear(&world, &others, &["after", "later"], &what);
         }
         assert!(went_on > 0 && stayed == 0, "{form:?}: {went_on}, {stayed}");
+    }
+}
+
+#[test]
+fn cells_are_handed_over_only_when_their_backup_has_each_of_them() {
+    for form in FORMS {
+        for refusals in 1..3 {
+            let (mut world, [at, backup, third], clients) = running(form);
+            world.restores_late(backup);
+            // It says of one cell that it is not kept there, and is fed it again: at once, and then later.
+            for _ in 0..refusals {
+                world.hears_keeper(at, |channel| {
+                    let reason = "the session is not kept here any more".into();
+                    Reject { channel, code: Code::Superseded, reason }.into()
+                });
+            }
+            let feeds = world.feeds.feeds;
+            world.moves(at, &format!("e{third}"));
+            world.runs(50);
+            let what = format!("{form:?}, {refusals}: {:?}", world.notes);
+            let fed = world.feeds.feeds - feeds;
+            assert_eq!((fed, world.feeds.handed, world.runs_at()), (KEYS.len(), 0, vec![at]), "{what}");
+            world.runs(1_000);
+            assert_eq!((world.feeds.handed, world.runs_at()), (0, vec![at]), "{what}");
+            world.hurries(backup);
+            world.runs(2_000);
+            let what = format!("{form:?}, {refusals}: {:?}", world.notes);
+            assert_eq!((world.feeds.kept_on, is_backed_at(&world, backup)), (KEYS.len(), true), "{what}");
+            say(&mut world, &clients, "moved");
+            world.runs(100);
+            world.kills(third);
+            say(&mut world, &clients, "later");
+            world.runs(LONG_MS);
+            assert_eq!(world.runs_at(), [backup], "{what}");
+            all_hear(&world, &clients, &["moved", "later"], &what);
+        }
     }
 }
 

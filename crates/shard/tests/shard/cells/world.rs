@@ -137,6 +137,8 @@ struct Edge {
     frozen: bool,
     /// Whether its cells take very long.
     dawdles: bool,
+    /// Whether cells that are restored wait, until [`World::hurries`].
+    restores_late: bool,
     /// If only those do that it had then: these.
     slow: Option<BTreeSet<CellId>>,
     /// What reaches it while it is frozen, and what its cells have done.
@@ -294,6 +296,7 @@ impl World {
                 lives: 0,
                 frozen: false,
                 dawdles: false,
+                restores_late: false,
                 slow: None,
                 kept: Vec::new(),
             });
@@ -587,7 +590,8 @@ impl World {
     fn edge_steps(&mut self, number: usize, input: ShardInput) {
         let edge = &mut self.edges[number];
         let is_slow = |ran: &Ran| edge.slow.as_ref().is_none_or(|slow| slow.contains(&ran.cell));
-        if edge.frozen || edge.dawdles && matches!(&input, ShardInput::Ran(ran) if is_slow(ran)) {
+        let waits = edge.restores_late && matches!(&input, ShardInput::Restored { .. });
+        if waits || edge.frozen || edge.dawdles && matches!(&input, ShardInput::Ran(ran) if is_slow(ran)) {
             return edge.kept.push(input);
         }
         let Some(shard) = &mut edge.shard else { return };

@@ -79,7 +79,13 @@ impl World {
 
     pub(crate) fn hurries(&mut self, edge: usize) {
         (self.edges[edge].dawdles, self.edges[edge].slow) = (false, None);
+        self.edges[edge].restores_late = false;
         self.thaws(edge);
+    }
+
+    /// No cell is restored at an edge from now on, until [`Self::hurries`].
+    pub(crate) fn restores_late(&mut self, edge: usize) {
+        self.edges[edge].restores_late = true;
     }
 
     pub(crate) fn is_alive(&self, edge: usize) -> bool {
@@ -98,6 +104,14 @@ impl World {
         let wires: Vec<u64> =
             self.wires.iter().filter(|(_, ends)| between(ends)).map(|(wire, _)| *wire).collect();
         wires.into_iter().for_each(|wire| self.breaks(wire));
+    }
+
+    /// The primary of the session that is fed since last is at this edge, which gets a frame from the edge that it feeds.
+    pub(crate) fn hears_keeper(&mut self, edge: usize, frame: impl FnOnce(Channel) -> Frame) {
+        let (wire, channel) = self.feeds.last.expect("a session is fed");
+        let frame = frame(channel);
+        self.reaches(edge, ShardInput::Frame { wire: ShardWireId(wire), frame });
+        self.settles();
     }
 
     /// The backup of the session that is fed since last is at this edge, which gets a frame from its primary.
