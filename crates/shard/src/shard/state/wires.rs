@@ -341,3 +341,35 @@ impl Wires {
         )
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    #[test]
+    fn of_two_wires_to_a_shard_of_an_edge_the_newest_one_is_used() {
+        let mut wires = Wires::default();
+        let role = |shard| Role { name: "there".into(), recorder: false, shard, shards: 2, own: false };
+        for (id, shard) in [(1, 0), (2, 1), (7, 0), (9, 1)] {
+            let (id, verified) = (ShardWireId(id), Verified::trusted(HostId([shard; 16])));
+            wires.up(0, id, (verified, None), [0; 16]);
+            wires.greeted(id, 1, &[]);
+            wires.introduced(id, role(shard));
+        }
+        let of_shard = |wires: &Wires, shard| {
+            let named = wires.of_standby("there", Some(shard), SessionId::default());
+            let chosen = wires.of_standby("there", None, SessionId([shard; 16]));
+            assert_eq!(named, chosen);
+            named.map(|(wire, role)| (wire.0, role.shard))
+        };
+        let found = |wires: &Wires| vec![of_shard(wires, 0), of_shard(wires, 1)];
+        assert_eq!(found(&wires), [Some((7, 0)), Some((9, 1))]);
+        wires.down(ShardWireId(9));
+        assert_eq!(found(&wires), [Some((7, 0)), Some((2, 1))]);
+        wires.down(ShardWireId(7));
+        wires.down(ShardWireId(1));
+        assert_eq!(found(&wires), [None, Some((2, 1))]);
+        assert_eq!(wires.of_standby("elsewhere", Some(1), SessionId::default()), None);
+    }
+}
