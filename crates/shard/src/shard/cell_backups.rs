@@ -47,12 +47,21 @@ impl Shard {
             return Err("the cells of its group are copied together".into());
         }
         if let Some(edge) = self.handed_over_to(name) {
-            return Err(format!("the cells of its slot are handed over to `{edge}` already"));
-        }
-        if let Some(next) = group.next().filter(|next| next.leader != id) {
             return Err(format!(
-                "the backup of the cell's slot is being moved to `{}` already, with the cell {}: cancel that move first",
-                next.target.edge, next.leader
+                "the cells of its slot are handed over to `{edge}` already: try again when that is over"
+            ));
+        }
+        // One that no operator asked for gives way.
+        if let Some(next) =
+            group.next().filter(|next| next.leader != id && !self.rebalance.moves(next.leader))
+        {
+            let moving = self.sessions.get(next.leader).and_then(|session| session.moving.as_deref());
+            let is_of_backup = moving.is_some_and(Move::is_of_backup);
+            return Err(format!(
+                "{}the cell's slot is being moved to `{}` already, with the cell {}: cancel that move first, or try again when it is over",
+                if is_of_backup { "the backup of " } else { "" },
+                next.target.edge,
+                next.leader
             ));
         }
         if !group.is_backed() {

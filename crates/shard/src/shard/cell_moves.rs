@@ -143,6 +143,18 @@ impl Shard {
         }
     }
 
+    /// An operator moves this cell: a pass that moves its slot to an edge which has joined, with another cell, leaves the slot alone.
+    pub(super) fn leave_slot_to_operator(&mut self, now: Now, id: SessionId, out: &mut Vec<ShardOutput>) {
+        let Some(name) = self.groups.of_session(id).filter(|_| self.is_shared_cell(id)) else { return };
+        let others = |cell: &SessionId| *cell != id && self.rebalance.moves(*cell);
+        for cell in self.moving_cells(name).filter(others).collect::<Vec<_>>() {
+            if !self.is_cell_handed_over(cell) {
+                self.give_up_move(now, cell, "an operator moves another cell of its slot", out);
+                self.rebalance.leave_slot(name);
+            }
+        }
+    }
+
     fn moving_cells(&self, name: GroupId) -> impl Iterator<Item = SessionId> {
         let moves = |id: &SessionId| {
             self.is_shared_cell(*id) && self.sessions.get(*id).is_some_and(|session| session.moving.is_some())

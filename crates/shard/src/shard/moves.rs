@@ -44,6 +44,7 @@ impl Shard {
 
     /// Moves a session. A move of it to another edge ends, and one to the same edge goes on.
     fn wait_to_move(&mut self, now: Now, id: SessionId, wish: MoveWish, out: &mut Vec<ShardOutput>) {
+        self.leave_slot_to_operator(now, id, out);
         let Some(session) = self.sessions.get_mut(id) else { return };
         match session.moving.as_deref() {
             None => {
@@ -88,7 +89,10 @@ impl Shard {
             }
             Some(moving) if moving.is_as(wish) => return Ok(()),
             Some(moving) if moving.is_handed_over() => {
-                return Err(format!("the session is handed over to `{}` already", moving.to));
+                return Err(format!(
+                    "the session is handed over to `{}` already: try again when that is over",
+                    moving.to
+                ));
             }
             _ => {}
         }

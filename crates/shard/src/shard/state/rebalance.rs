@@ -217,6 +217,14 @@ impl Rebalance {
         pass.tally.left += u64::from(pass.moving.remove(&session).is_some());
     }
 
+    /// An operator decides where a slot goes that is to be tried again.
+    pub(crate) fn leave_slot(&mut self, name: GroupId) {
+        let Some(pass) = &mut self.pass else { return };
+        let waited = pass.waiting.len();
+        pass.waiting.retain(|(_, item, _)| *item != PassItem::Slot(name));
+        pass.tally.left += (waited - pass.waiting.len()) as u64;
+    }
+
     /// The pass that has come to its end.
     pub(crate) fn finished(&mut self, now_ns: u64) -> Option<PassOver> {
         let is_over = |pass: &mut Pass| pass.waiting.is_empty() && pass.moving.is_empty();

@@ -13,6 +13,7 @@ mod moves;
 mod operator;
 mod policies;
 mod rebalance;
+mod rebalance_operator;
 mod rebalance_slots;
 mod traffic;
 mod unkept;

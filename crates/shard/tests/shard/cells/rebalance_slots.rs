@@ -18,15 +18,15 @@ const KEYS: usize = 32;
 const SLOTS: u32 = 32;
 
 /// The primary and the backup of each slot, by the name of its group.
-type Places = BTreeMap<GroupId, (String, Option<String>)>;
+pub(super) type Places = BTreeMap<GroupId, (String, Option<String>)>;
 
-fn places(world: &World) -> Places {
+pub(super) fn places(world: &World) -> Places {
     let groups = world.store.groups.iter();
     groups.map(|(name, claim)| (*name, (claim.primary.clone(), claim.backup.clone()))).collect()
 }
 
 /// Three edges with cells in several slots, and a fourth one that has been away for long; the clients, one for each key.
-fn without_one(form: BackupForm, policy: ReplicationPolicy) -> (World, Vec<usize>) {
+pub(super) fn without_one(form: BackupForm, policy: ReplicationPolicy) -> (World, Vec<usize>) {
     let mut world = World::with_keys(EDGES, form, SLOTS);
     (0..EDGES).for_each(|edge| world.sets_policies(edge, core::slice::from_ref(&policy)));
     world.kills(LATE);
@@ -41,18 +41,18 @@ fn all_edges() -> Ring {
 }
 
 /// The slots that belong at the edge that is away at first.
-fn belonging(places: &Places) -> BTreeSet<GroupId> {
+pub(super) fn belonging(places: &Places) -> BTreeSet<GroupId> {
     let (ring, late) = (all_edges(), format!("e{LATE}"));
     let belongs = |name: &&GroupId| ring.first_of(SessionId(**name)) == Some(late.as_str());
     places.keys().filter(belongs).copied().collect()
 }
 
-fn is_at(places: &Places, name: &GroupId, edge: usize) -> bool {
+pub(super) fn is_at(places: &Places, name: &GroupId, edge: usize) -> bool {
     places[name].0 == format!("e{edge}")
 }
 
 /// All clients are answered, none has missed anything, and none was disconnected.
-fn all_talk(world: &mut World, clients: &[usize], text: &str) {
+pub(super) fn all_talk(world: &mut World, clients: &[usize], text: &str) {
     clients.iter().for_each(|client| world.says(*client, text));
     world.runs(LONG_MS);
     for client in clients {
@@ -81,7 +81,7 @@ fn are_protected(world: &World, cells: &BTreeSet<SessionId>) -> bool {
     cells.iter().all(is_kept) && world.store.groups.values().all(|claim| claim.backup.is_some())
 }
 
-fn until_a_pass_begins(world: &mut World) {
+pub(super) fn until_a_pass_begins(world: &mut World) {
     for _ in 0..10_000 {
         if world.notes.iter().any(|note| note.contains("has joined")) {
             return;

@@ -184,10 +184,10 @@ pub(crate) struct World {
     pub(crate) led: usize,
     /// What shards have written to their logs.
     pub(crate) notes: Vec<String>,
-    /// Why moves were refused or have failed, in the order in which they were answered or over; empty for those that are done.
-    pub(crate) moves: Vec<String>,
     /// Those of them that are warnings.
     pub(crate) warnings: Vec<String>,
+    /// Why moves were refused or have failed, in the order in which they were answered or over; empty for those that are done.
+    pub(crate) moves: Vec<String>,
     /// How many of them were of backups, and succeeded.
     pub(crate) backups_moved: usize,
     /// What shards have listed last of their sessions.
@@ -270,9 +270,9 @@ impl World {
             now_ns: 1_000_000_000,
             led: 0,
             notes: Vec::new(),
+            warnings: Vec::new(),
             moves: Vec::new(),
             backups_moved: 0,
-            warnings: Vec::new(),
             rows: Vec::new(),
             drained: Vec::new(),
             form,
