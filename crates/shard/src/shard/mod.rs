@@ -15,6 +15,7 @@ mod images;
 mod invariants;
 mod keepers;
 mod keys;
+mod lost_backups;
 mod moves;
 mod peers;
 mod plans;

@@ -1,8 +1,8 @@
-//! What an operator moves in the tests' world.
+//! What an operator moves and ends in the tests' world.
 
 use super::world::World;
 use marram_session::owner::{Owner, OwnerPhase};
-use marram_shard::api::{Destination, MoveSession, MoveWish, ToShard};
+use marram_shard::api::{Destination, Kill, MoveSession, MoveWish, ToShard};
 use marram_wire::id::SessionId;
 
 impl World {
@@ -31,5 +31,24 @@ impl World {
 
     fn asks_to_move_session(&mut self, session: SessionId, from: usize, wish: MoveWish) {
         self.control(from, ToShard::Move(MoveSession { tag: 1, session, wish }));
+    }
+
+    /// An operator ends the cell that runs on this edge.
+    pub(crate) fn kills_cell(&mut self, edge: usize) {
+        let session = self.shard(edge).owners().next().expect("it has a cell").session();
+        self.control(edge, ToShard::Kill(Kill { tag: 1, session, reason: "no more".into() }));
+    }
+
+    /// The same of the last cell there.
+    pub(crate) fn kills_last_cell(&mut self, edge: usize) {
+        let session = self.shard(edge).owners().last().expect("it has a cell").session();
+        self.control(edge, ToShard::Kill(Kill { tag: 1, session, reason: "no more".into() }));
+    }
+
+    /// The same of the first cell that runs there.
+    pub(crate) fn kills_running(&mut self, edge: usize) {
+        let runs = |owner: &&Owner| owner.phase() == OwnerPhase::Running;
+        let session = self.shard(edge).owners().find(runs).expect("one runs").session();
+        self.control(edge, ToShard::Kill(Kill { tag: 1, session, reason: "no more".into() }));
     }
 }

@@ -25,7 +25,7 @@ use marram_session::{
 };
 use marram_shard::{
     api::{
-        App, AppName, Configure, EpochSettings, FromShard, Kill, NoteLevel, Now, PolicyList, Protect,
+        App, AppName, Configure, EpochSettings, FromShard, NoteLevel, Now, PolicyList, Protect,
         ReplicationPolicy, SessionRow, ShardInput, ShardOutput, ShardWireId, ToShard,
     },
     shard::Shard,
@@ -523,25 +523,6 @@ impl World {
     /// The shard of an edge is told this by control.
     pub(crate) fn control(&mut self, edge: usize, message: ToShard) {
         self.tell(edge, message);
-    }
-
-    /// An operator ends the cell that runs on this edge.
-    pub(crate) fn kills_cell(&mut self, edge: usize) {
-        let session = self.shard(edge).owners().next().expect("it has a cell").session();
-        self.tell(edge, ToShard::Kill(Kill { tag: 1, session, reason: "no more".into() }));
-    }
-
-    /// The same of the last cell there.
-    pub(crate) fn kills_last_cell(&mut self, edge: usize) {
-        let session = self.shard(edge).owners().last().expect("it has a cell").session();
-        self.tell(edge, ToShard::Kill(Kill { tag: 1, session, reason: "no more".into() }));
-    }
-
-    /// The same of the first cell that runs there.
-    pub(crate) fn kills_running(&mut self, edge: usize) {
-        let runs = |owner: &&Owner| owner.phase() == OwnerPhase::Running;
-        let session = self.shard(edge).owners().find(runs).expect("one runs").session();
-        self.tell(edge, ToShard::Kill(Kill { tag: 1, session, reason: "no more".into() }));
     }
 
     /// The session of a client.
