@@ -176,7 +176,7 @@ fn new_seeds(count: &str) -> Result<Vec<String>> {
     Ok(vec!["--from".into(), from, "--count".into(), count.into()])
 }
 
-/// Searches anew for seeds that catch the list of CI, and those that take too long there, and puts them on record for CI.
+/// Searches again for seeds that catch the list of CI, and those that take too long there, and puts them on record for CI.
 fn mutants() -> Result<()> {
     programs::sim(&["mutants".into(), "--slow".into(), "--write".into()])
 }

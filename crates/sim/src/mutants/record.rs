@@ -13,7 +13,7 @@ use std::{collections::BTreeMap, fmt::Write as _, fs, io, path::Path};
 pub(super) const RECORD: &str = "crates/sim/mutations/caught.txt";
 /// Its first lines.
 const HEAD: &str = "# A fresh seed that caught each named mutation. `cargo xtask sim mutants --write` searches for those that it misses.\n\
-                    # CI does the same without writing. `cargo xtask soak mutants` searches for all anew.\n";
+                    # CI does the same without writing. `cargo xtask soak mutants` searches for all again.\n";
 
 /// Seeds by the names of mutations.
 pub(super) type Record = BTreeMap<String, u64>;
@@ -30,7 +30,7 @@ pub(super) fn read(root: &Path) -> io::Result<Record> {
     }
 }
 
-/// Writes the file anew.
+/// Writes the whole file.
 ///
 /// # Errors
 /// If it cannot be written.
