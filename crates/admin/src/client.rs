@@ -12,15 +12,18 @@ use super::token;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
-use hyper::{Method, Request, Response, StatusCode, header};
+use hyper::{HeaderMap, Method, Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
+use marram_http::EdgeRequest;
 use marram_http::tls::{Connector, HttpsError, Stream};
+use marram_wire::edge_key::{ANSWER_OVERHEAD, EdgeKey};
 use serde_json::Value;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
+use tokio::runtime::Runtime;
 
 /// Bytes of an answer: an app or a recording, with room to spare.
 pub const ANSWER_BYTES_MAX: usize = super::body::SIZE_MAX;
@@ -151,13 +154,32 @@ impl ApiClient {
     ///
     /// The timeout is for all of it: connecting, sending, and the whole answer.
     pub fn call(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, ClientError> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime
-            .map_err(|error| ClientError::Unreachable(format!("cannot start the runtime: {error}")))?;
-        runtime.block_on(async {
-            tokio::time::timeout(self.patience, self.exchange(method, path, body))
+        self.block(self.exchange(method, path, body))
+    }
+
+    /// Runs a call on this thread, for the timeout at most.
+    fn block<T>(&self, call: impl Future<Output = Result<T, ClientError>>) -> Result<T, ClientError> {
+        runtime()?.block_on(async {
+            tokio::time::timeout(self.patience, call)
                 .await
                 .unwrap_or_else(|_| Err(ClientError::Silent(self.patience)))
+        })
+    }
+
+    /// Reads `path` as another edge of the domain does: shows no token, and takes no answer that is not sealed by the domain's key.
+    ///
+    /// # Errors
+    /// As those of [`Self::call`], and [`ClientError::NotUnderstood`] if no edge of the domain has sealed the answer.
+    pub fn read(&self, key: &EdgeKey, path: &str) -> Result<Bytes, ClientError> {
+        let asked = EdgeRequest::new(key, path).map_err(|error| self.unreachable(error))?;
+        let (headers, body) = self.block(async {
+            let shown = Some(asked.authorization());
+            let answer = self.ask_with(&self.authority, shown, Method::GET, path, Bytes::new()).await?;
+            self.whole(answer).await
+        })?;
+        asked.open(&headers, body).ok_or_else(|| {
+            let why = "it is not sealed with the key of this domain: is that server an edge of it?";
+            ClientError::NotUnderstood(why.into())
         })
     }
 
@@ -171,10 +193,7 @@ impl ApiClient {
     /// sends an empty line in a silence (`HEARTBEAT` in `logs.rs`), far more often than the
     /// timeout.
     pub fn lines(&self, path: &str, mut take: impl FnMut(&str) -> bool) -> Result<(), ClientError> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime
-            .map_err(|error| ClientError::Unreachable(format!("cannot start the runtime: {error}")))?;
-        runtime.block_on(async {
+        runtime()?.block_on(async {
             let silent = |_| ClientError::Silent(self.patience);
             let asked = tokio::time::timeout(self.patience, self.ask(Method::GET, path, Bytes::new()));
             let answer = asked.await.map_err(silent)??;
@@ -225,10 +244,16 @@ impl ApiClient {
 
     async fn exchange(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, ClientError> {
         let answer = self.ask(method, path, body).await?;
+        Ok(self.whole(answer).await?.1)
+    }
+
+    /// The headers and the whole body of an answer.
+    async fn whole(&self, answer: Response<Incoming>) -> Result<(HeaderMap, Bytes), ClientError> {
         let status = answer.status();
-        let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
+        let (head, body) = answer.into_parts();
+        let body = Limited::new(body, ANSWER_BYTES_MAX + ANSWER_OVERHEAD).collect().await;
         let body = body.map_err(|error| self.unreachable(error))?.to_bytes();
-        if status.is_success() { Ok(body) } else { Err(refused(status.as_u16(), &body)) }
+        if status.is_success() { Ok((head.headers, body)) } else { Err(refused(status.as_u16(), &body)) }
     }
 
     /// The handshake, with a timeout of its own: a plain HTTP server would wait for a request and
@@ -256,7 +281,13 @@ impl ApiClient {
         let find = || if self.token.is_none() { token::find(&self.authority) } else { None };
         let mut found = find();
         loop {
-            let answer = self.ask_with(found.as_ref(), method.clone(), path, body.clone()).await?;
+            let (at, token) = match &found {
+                // A published token is sent only to its own address, whatever else a name resolves to.
+                Some((address, token)) => (address.to_string(), Some(token)),
+                None => (self.authority.clone(), self.token.as_ref()),
+            };
+            let shown = token.map(|token| format!("Bearer {token}"));
+            let answer = self.ask_with(&at, shown, method.clone(), path, body.clone()).await?;
             // A server that has just started accepts connections before its token is published, and answers none before.
             let now = if answer.status() == StatusCode::UNAUTHORIZED { find() } else { None };
             if now.is_none() || now == found {
@@ -266,19 +297,15 @@ impl ApiClient {
         }
     }
 
-    /// Sends the request once, with the token that was found for an address, or else with the configured one.
+    /// Sends the request once, with this `Authorization`.
     async fn ask_with(
         &self,
-        found: Option<&(SocketAddr, String)>,
+        at: &str,
+        authorization: Option<String>,
         method: Method,
         path: &str,
         body: Bytes,
     ) -> Result<Response<Incoming>, ClientError> {
-        let (at, token) = match found {
-            // A published token is sent only to its own address, whatever else a name resolves to.
-            Some((address, token)) => (address.to_string(), Some(token.clone())),
-            None => (self.authority.clone(), self.token.clone()),
-        };
         let stream = tokio::time::timeout(CONNECT_PATIENCE, TcpStream::connect(at))
             .await
             .map_err(|_| self.unreachable("connecting takes too long"))?
@@ -298,8 +325,8 @@ impl ApiClient {
         if has_body {
             request = request.header(header::CONTENT_TYPE, kind);
         }
-        if let Some(token) = token {
-            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        if let Some(authorization) = authorization {
+            request = request.header(header::AUTHORIZATION, authorization);
         }
         let request =
             request.body(Full::new(body)).map_err(|error| ClientError::NotUnderstood(error.to_string()))?;
@@ -309,6 +336,11 @@ impl ApiClient {
             self.broken(is_closed(&error), format!("{what} ({error})"))
         })
     }
+}
+
+fn runtime() -> Result<Runtime, ClientError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| ClientError::Unreachable(format!("cannot start the runtime: {error}")))
 }
 
 /// Whether the other side does not listen, or does not any more. A machine that cannot be reached says neither.

@@ -34,7 +34,7 @@ fn joined(image: ImageHash, manifest: &str) -> String {
 /// The image and the manifest in a file's text.
 fn split(text: &str) -> Option<(ImageHash, &str)> {
     let (digest, manifest) = text.strip_prefix(IMAGE)?.split_once('\n')?;
-    Some((ImageHash(super::view::parse_hex(digest)?), manifest))
+    Some((ImageHash(marram_wire::id::parse_hex(digest)?), manifest))
 }
 
 /// Stores an app for the next start.

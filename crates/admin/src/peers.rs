@@ -1,5 +1,4 @@
-//! What an edge fetches from other edges: the apps that they have deployed, and single images that sessions need. An image is
-//! verified by its digest; the app's settings are trusted as the peer sends them.
+//! What an edge fetches from other edges: the apps that they have deployed, and single images that sessions need.
 //!
 //! ```text
 //! session needs image H of X ─▶ fetch ─▶ edges registered with them at the coordinator (8), then `admin.peers`
@@ -9,24 +8,25 @@
 //!
 //! An edge of before the parameter `name` answers with the settings of any app of that image; those of another app are not used.
 //!
-//! Edges of a domain trust each other completely (`SECURITY.md`), so settings need no proof. The
-//! digest still is checked, because a session's ends name the image and must not get another one.
-//! Compiled code is never fetched: each edge compiles for its own CPU.
+//! The URLs come from the coordinator's store, which may be wrong or hostile: a request shows no secret, and an answer counts only
+//! if an edge of the domain sealed it for this request (`marram_wire::edge_key`). Edges of a domain trust each other completely
+//! (`SECURITY.md`), so settings need no further proof. An image's digest is still checked, because a session's ends name the
+//! image and must not get another one. Compiled code is never fetched: each edge compiles for its own CPU.
 //!
 //! All of it blocks, up to the client's timeout for each request; call it in a thread that may.
 
 use super::client::{ApiClient, ClientError, UrlError};
 use super::state::AdminState;
-use super::view::{self, parse_hex};
-use super::{apps, chains, kept};
-use hyper::Method;
+use super::{apps, chains, kept, view};
+use bytes::Bytes;
 use marram_config::units::Name;
 use marram_http::Refusal;
 use marram_http::tls::HttpsError;
 use marram_node::coordinator::Coordinator;
 use marram_sandbox::{Chain, ChainError, DeployError, Images, LoadError};
 use marram_shard::api::{App, AppVersion};
-use marram_wire::id::ImageHash;
+use marram_wire::edge_key::EdgeKey;
+use marram_wire::id::{ImageHash, parse_hex};
 use serde_json::Value;
 use std::fmt;
 use std::str::FromStr;
@@ -71,7 +71,7 @@ pub(super) enum PeerError {
     Trust(HttpsError),
     /// It did not answer, or refused.
     Client(ClientError),
-    /// It does not accept this edge's token: it belongs to another domain.
+    /// It does not accept this edge's proof: it belongs to another domain.
     OtherDomain(ClientError),
     /// Its answer lacks this field.
     Lacks(&'static str),
@@ -134,7 +134,7 @@ impl fmt::Display for PeerError {
 /// Fetches every app that a peer has and this edge does not.
 pub(super) fn copy_from(state: &AdminState, peer: &str) -> Result<(), PeerError> {
     let client = client(state, peer)?;
-    let list = client.json(Method::GET, "/v1/apps").map_err(of_this_domain)?;
+    let list = client.json("/v1/apps").map_err(of_this_domain)?;
     let mut apps: Vec<&Value> = list["apps"].as_array().into_iter().flatten().collect();
     // The stages that this edge adds to every app are fetched before the apps that need them.
     apps.sort_by_key(|app| !app["name"].as_str().is_some_and(|name| state.is_forced(name)));
@@ -146,7 +146,7 @@ pub(super) fn copy_from(state: &AdminState, peer: &str) -> Result<(), PeerError>
     Ok(())
 }
 
-fn copy_app(state: &AdminState, client: &ApiClient, app: &Value) -> Result<(), PeerError> {
+fn copy_app(state: &AdminState, client: &PeerClient<'_>, app: &Value) -> Result<(), PeerError> {
     let text = |field: &'static str| app[field].as_str().ok_or(PeerError::Lacks(field));
     let (name, manifest, hash) = (text("name")?, text("manifest")?, text("image")?);
     // What is deployed here stays, also if the peer has a newer version: operators deploy to each
@@ -163,9 +163,8 @@ fn copy_app(state: &AdminState, client: &ApiClient, app: &Value) -> Result<(), P
 /// Fetches an image from a peer into the cache, with its stages if it is a chain. Images that are in the cache from earlier are
 /// not fetched again.
 /// Stages first, the chain last: a chain whose stages are missing must not be in the cache.
-fn bring(client: &ApiClient, images: &Images, image: ImageHash) -> Result<(), PeerError> {
-    let get =
-        |image: ImageHash| client.call(Method::GET, &format!("/v1/images/{image}"), bytes::Bytes::new());
+fn bring(client: &PeerClient<'_>, images: &Images, image: ImageHash) -> Result<(), PeerError> {
+    let get = |image: ImageHash| client.read(&format!("/v1/images/{image}"));
     if images.app(image).is_ok() {
         return Ok(());
     }
@@ -229,7 +228,7 @@ fn fetch_from(state: &AdminState, peer: &str, version: &AppVersion) -> Result<Ap
     let name = Name::from_str(&version.app).map_err(|_| PeerError::Answer("no app can have this name"))?;
     let client = client(state, peer)?;
     let path = format!("/v1/images/{image}/app?name={}", name.0);
-    let app = client.json(Method::GET, &path).map_err(of_this_domain)?;
+    let app = client.json(&path).map_err(of_this_domain)?;
     let app = view::read_app(&app)
         .ok_or(PeerError::Answer("the peer describes the app in another version's format"))?;
     if app.version() != *version {
@@ -244,8 +243,8 @@ fn fetch_from(state: &AdminState, peer: &str, version: &AppVersion) -> Result<Ap
     Ok(app)
 }
 
-/// An edge of another domain refuses this edge's token as a wrong one; the error then says so.
-/// The token is derived from the domain's secret, so a wrong token means another secret.
+/// An edge of another domain refuses this edge's proof as a wrong token; the error then says so.
+/// The proof's key is derived from the domain's secret, so a wrong proof means another secret.
 fn of_this_domain(error: ClientError) -> PeerError {
     match error {
         ClientError::Refused { status: 401, .. } => PeerError::OtherDomain(error),
@@ -253,12 +252,28 @@ fn of_this_domain(error: ClientError) -> PeerError {
     }
 }
 
-/// A client for what a peer sends to the edges of its domain.
-fn client(state: &AdminState, peer: &str) -> Result<ApiClient, PeerError> {
-    // The server there may be no edge, so it does not get the operators' token.
-    let client = ApiClient::new(peer, Some(state.credential.clone())).map_err(PeerError::Url)?;
-    match &state.ca {
-        Some(ca) => client.believing(ca).map_err(PeerError::Trust),
-        None => Ok(client),
+/// A client for what a peer sends to the edges of its domain. The server there may be no edge.
+struct PeerClient<'a> {
+    client: ApiClient,
+    key: &'a EdgeKey,
+}
+
+impl PeerClient<'_> {
+    fn read(&self, path: &str) -> Result<Bytes, ClientError> {
+        self.client.read(self.key, path)
     }
+
+    fn json(&self, path: &str) -> Result<Value, ClientError> {
+        serde_json::from_slice(&self.read(path)?)
+            .map_err(|error| ClientError::NotUnderstood(error.to_string()))
+    }
+}
+
+fn client<'a>(state: &'a AdminState, peer: &str) -> Result<PeerClient<'a>, PeerError> {
+    let client = ApiClient::new(peer, None).map_err(PeerError::Url)?;
+    let client = match &state.ca {
+        Some(ca) => client.believing(ca).map_err(PeerError::Trust)?,
+        None => client,
+    };
+    Ok(PeerClient { client, key: &state.edge_key })
 }

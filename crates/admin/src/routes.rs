@@ -457,7 +457,7 @@ fn session(id: &str) -> Result<SessionId, Refusal> {
 
 /// Reads an identifier: two hexadecimal digits a byte.
 fn bytes_of<const N: usize>(text: &str) -> Result<[u8; N], Refusal> {
-    view::parse_hex(text).ok_or_else(|| {
+    marram_wire::id::parse_hex(text).ok_or_else(|| {
         let what = format!("an identifier has {} hexadecimal digits here", 2 * N);
         Refusal::new(StatusCode::BAD_REQUEST, what, "copy it from `marram ps` or `marram apps`")
     })

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! head ─▶ Guard::admit ─▶ body (≤ SIZE_MAX, ≤ 120 s) ─▶ /v1/logs: on this thread
-//!          401, 403, 415        413, 408                 all else: AdminApi::answer on a blocking thread
+//!          401, 403, 415        413, 408                 all else: AdminApi::answer on a blocking thread, sealed for an edge
 //! ```
 //!
 //! The body is read only if the head is allowed, so a client without a token cannot make it hold
@@ -15,10 +15,11 @@ use super::token::{self, TokenError};
 use super::{body, boot};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
-use hyper::{Request, Response, StatusCode, header};
+use hyper::header::{self, HeaderName, HeaderValue};
+use hyper::{Request, Response, StatusCode};
 use marram_http::Refusal;
 use marram_http::tls::{Acceptor, HttpsError};
-use marram_http::{Access, Guard};
+use marram_http::{Access, EdgeCaller, Guard};
 use marram_http::{Body, Server};
 use std::fmt;
 use std::io;
@@ -80,6 +81,9 @@ pub trait AdminApi: Send + Sync + 'static {
     fn answer(&self, name: &str, call: &Call) -> Result<Answer, Refusal>;
 }
 
+/// The header that goes with an answer that is sealed.
+type Salt = (HeaderName, HeaderValue);
+
 /// An API with its access rules.
 ///
 /// One for each program; all connections share it.
@@ -104,7 +108,7 @@ pub fn start(listener: TcpListener, state: Arc<AdminState>) -> Result<(), AdminS
         token_of(&listener, state.access.token.as_ref(), || token::kept(&state.token_file))?;
     let booting = Arc::clone(&state);
     thread::Builder::new().name("admin-boot".into()).spawn(move || boot::deploy_all(&booting))?;
-    let guard = Guard::new(&state.access, token, Some(state.credential.clone()));
+    let guard = Guard::new(&state.access, token, Some(state.edge_key.clone()));
     let tls =
         state.access.identity.as_ref().map(Acceptor::new).transpose().map_err(AdminStartError::Identity)?;
     listen(listener, tls, Served { name: state.edge.clone(), guard, site: state, _published: published })
@@ -163,19 +167,37 @@ fn listen(listener: TcpListener, tls: Option<Acceptor>, served: Served) -> Resul
 /// Runs on the server's thread. A handler that panics costs its request alone.
 async fn respond(served: Arc<Served>, request: Request<Incoming>) -> Response<Body> {
     let answer = match read(&served.guard, request).await {
-        Ok(call) if logs::is_asked_for(&call) => logs::answer(&served.name, &call),
-        Ok(call) => tokio::task::spawn_blocking(move || served.site.answer(&served.name, &call))
-            .await
-            .unwrap_or_else(|_| Err(Refusal::bug("answering panicked"))),
+        Ok((call, None)) if logs::is_asked_for(&call) => {
+            logs::answer(&served.name, &call).map(|answer| (answer, None))
+        }
+        Ok((call, caller)) => tokio::task::spawn_blocking(move || {
+            let answer = served.site.answer(&served.name, &call)?;
+            match caller {
+                Some(caller) => sealed(&caller, answer),
+                None => Ok((answer, None)),
+            }
+        })
+        .await
+        .unwrap_or_else(|_| Err(Refusal::bug("answering panicked"))),
         Err(refusal) => Err(refusal),
     };
-    response(answer.unwrap_or_else(Answer::from))
+    let (answer, salt) = answer.unwrap_or_else(|refusal| (refusal.into(), None));
+    response(answer, salt)
+}
+
+/// Seals an answer for the edge that asked.
+fn sealed(caller: &EdgeCaller, answer: Answer) -> Result<(Answer, Option<Salt>), Refusal> {
+    let Body::Whole(body) = answer.body else { return Err(Refusal::bug("an edge asked for a stream")) };
+    let (body, salt) = caller.seal(body.unwrap_or_default()).map_err(|error| {
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, format!("no random bytes: {error}"), "try again")
+    })?;
+    Ok((Answer { body: body.into(), ..answer }, Some(salt)))
 }
 
 /// Checks whether the request is allowed, and then reads all of it.
-async fn read(guard: &Guard, request: Request<Incoming>) -> Result<Call, Refusal> {
+async fn read(guard: &Guard, request: Request<Incoming>) -> Result<(Call, Option<EdgeCaller>), Refusal> {
     let (head, incoming) = request.into_parts();
-    guard.admit(&head)?;
+    let caller = guard.admit(&head)?;
     let body = Limited::new(incoming, body::SIZE_MAX).collect();
     let body = match tokio::time::timeout(BODY_PATIENCE, body).await {
         Ok(Ok(body)) => body.to_bytes(),
@@ -199,13 +221,14 @@ async fn read(guard: &Guard, request: Request<Incoming>) -> Result<Call, Refusal
         }
     };
     let query = head.uri.query().unwrap_or_default().to_owned();
-    Ok(Call { method: head.method, path: head.uri.path().to_owned(), query, body })
+    Ok((Call { method: head.method, path: head.uri.path().to_owned(), query, body }, caller))
 }
 
-fn response(answer: Answer) -> Response<Body> {
+fn response(answer: Answer, salt: Option<Salt>) -> Response<Body> {
     let Answer { status, content_type, body } = answer;
     let mut response = Response::new(body);
     *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(content_type));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response.headers_mut().extend(salt);
     response
 }

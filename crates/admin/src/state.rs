@@ -11,14 +11,15 @@ use marram_node::edge::AdminClient;
 use marram_node::keys::Key;
 use marram_shard::{api::Protect, coordinator::StoreEdge};
 use marram_transport::LogLimiter;
-use marram_wire::seal::{DomainSecret, EdgeKey};
+use marram_wire::edge_key::EdgeKey;
+use marram_wire::seal::DomainSecret;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Instant;
 
 /// The edge, as seen by its admin API.
 ///
-/// It holds the operators' token and the edges' token: its `Debug` is not for logs.
+/// It holds the operators' token: its `Debug` is not for logs.
 #[derive(Debug)]
 pub struct AdminState {
     /// Asks the control.
@@ -59,8 +60,8 @@ pub struct AdminState {
     pub access: Access,
     /// The file of the operators' token that is made if none is configured.
     pub token_file: PathBuf,
-    /// The token that edges of the domain use among each other, to read apps and images.
-    pub credential: String,
+    /// With it, edges of the domain read apps and images from each other.
+    pub edge_key: EdgeKey,
 }
 
 impl AdminState {
@@ -87,7 +88,7 @@ impl AdminState {
             log_limiter: Mutex::new(LogLimiter::new(Instant::now())),
             access: config.admin.access.clone(),
             token_file: config.admin.state.join("admin-token"),
-            credential: EdgeKey::derive(&DomainSecret::from_material(&config.edge.secret)).bearer(),
+            edge_key: EdgeKey::derive(&DomainSecret::from_material(&config.edge.secret)),
         }
     }
 

@@ -10,7 +10,7 @@ use marram_shard::api::{
     MoveOver, MovePlan, MoveRow, MoveStage, Protect, ServerRow, SessionRow, WitnessMode,
 };
 use marram_shard::cache::CachePolicy;
-use marram_wire::id::ImageHash;
+use marram_wire::id::{ImageHash, parse_hex};
 use serde_json::{Value, json};
 
 /// An app, for a peer.
@@ -327,31 +327,10 @@ fn protect(protect: Protect) -> &'static str {
     }
 }
 
-/// Parses two hexadecimal digits for each byte, exactly `N` bytes.
-pub(super) fn parse_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
-    let digits = text.as_bytes();
-    if digits.len() != 2 * N || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return None;
-    }
-    let mut bytes = [0; N];
-    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
-    }
-    Some(bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use marram_shard::api::{Copied, Destination, KeeperProgress};
-
-    #[test]
-    fn identifiers_are_read_as_they_are_shown() {
-        assert_eq!(parse_hex("00ff7a"), Some([0, 0xff, 0x7a]));
-        for text in ["", "00ff7", "00ff7g", "+0ff7a", "00ff7a00"] {
-            assert_eq!(parse_hex::<3>(text), None, "{text}");
-        }
-    }
 
     #[test]
     fn a_move_is_shown_with_what_it_waits_for() {

@@ -11,7 +11,7 @@
 //! token            allows
 //! operators'       everything
 //! metrics'         GET /metrics
-//! other edges'     GET /v1/apps, /v1/images/ID, /v1/images/ID/app
+//! an edge's proof   GET /v1/apps, /v1/images/ID, /v1/images/ID/app; the answer is sealed (`edges.rs`)
 //! none             /healthz; with `Metrics::Open` also GET /metrics
 //! ```
 //!
@@ -19,11 +19,13 @@
 //! 401, so that an operator knows whether to give another token or to correct this one.
 
 use crate::Refusal;
+use crate::edges::{self, EdgeCaller};
 use crate::server::{bearer, is_same};
 use hyper::http::request::Parts;
 use hyper::http::uri::Authority;
 use hyper::{HeaderMap, Method, StatusCode, Uri, header};
 use marram_transport::Identity;
+use marram_wire::edge_key::EdgeKey;
 use std::net::IpAddr;
 
 /// Content types of bodies: a page of another origin needs a preflight request to send one.
@@ -63,53 +65,56 @@ pub struct Guard {
     token: String,
     metrics: Metrics,
     hosts: Vec<String>,
-    /// The token of the domain's other edges, if this is an edge.
-    edges: Option<String>,
+    /// What other edges of the domain prove to have, if this is an edge.
+    edges: Option<EdgeKey>,
 }
 
 impl Guard {
-    /// `token` is the operators' token, `edges` that of other edges.
-    pub fn new(access: &Access, token: String, edges: Option<String>) -> Self {
+    /// `token` is the operators' token, `edges` the key of the domain's edges.
+    pub fn new(access: &Access, token: String, edges: Option<EdgeKey>) -> Self {
         let mut hosts = access.hosts.clone();
         hosts.extend(own_names());
         Self { token, metrics: access.metrics.clone(), hosts, edges }
     }
 
-    /// Allows or refuses a request.
+    /// Allows or refuses a request. The answer to another edge must be sealed for it.
     ///
     /// # Errors
     /// With the status and text for the client. A path that does not exist passes: routing is the
     /// caller's, and without a token nothing can be learned about which paths exist.
-    pub fn admit(&self, head: &Parts) -> Result<(), Refusal> {
+    pub fn admit(&self, head: &Parts) -> Result<Option<EdgeCaller>, Refusal> {
         let path = head.uri.path().trim_matches('/');
         is_own_host(&head.headers, &head.uri, &self.hosts)?;
         is_no_page(&head.headers)?;
         // Load balancers have no token.
-        if path != "healthz" {
-            self.shows_a_token(head, path)?;
-        }
-        has_a_type(&head.method, &head.headers)
+        let caller = if path == "healthz" { None } else { self.shows_a_token(head, path)? };
+        has_a_type(&head.method, &head.headers)?;
+        Ok(caller)
     }
 
     /// The operators' token is compared first, since it allows everything, also if it is configured
     /// as another one at the same time.
-    fn shows_a_token(&self, head: &Parts, path: &str) -> Result<(), Refusal> {
+    fn shows_a_token(&self, head: &Parts, path: &str) -> Result<Option<EdgeCaller>, Refusal> {
         let get = head.method == Method::GET;
         let shown = bearer(&head.headers);
         if shown.is_some_and(|shown| is_same(shown, &self.token)) {
-            return Ok(());
+            return Ok(None);
         }
         match &self.metrics {
-            Metrics::Open if get && path == "metrics" => return Ok(()),
+            Metrics::Open if get && path == "metrics" => return Ok(None),
             Metrics::Token(token) if shown.is_some_and(|shown| is_same(shown, token)) => {
-                return if get && path == "metrics" { Ok(()) } else { Err(too_little("/metrics")) };
+                return if get && path == "metrics" { Ok(None) } else { Err(too_little("/metrics")) };
             }
             Metrics::Open | Metrics::Token(_) | Metrics::Operators => {}
         }
-        if let Some(edges) = &self.edges
-            && shown.is_some_and(|shown| is_same(shown, edges))
+        if let Some(caller) = self.edges.as_ref().and_then(|key| edges::caller(key, &head.headers, &head.uri))
         {
-            return if get && is_for_edges(path) { Ok(()) } else { Err(too_little("apps and images")) };
+            let caller = caller.ok_or_else(not_of_this_domain)?;
+            return if get && is_for_edges(path) {
+                Ok(Some(caller))
+            } else {
+                Err(too_little("apps and images"))
+            };
         }
         let what = match shown {
             None => "the admin token is missing",
@@ -134,6 +139,14 @@ pub fn own_names() -> Vec<String> {
 fn is_for_edges(path: &str) -> bool {
     let path: Vec<&str> = path.split('/').collect();
     matches!(path.as_slice(), ["v1", "apps"] | ["v1", "images", _] | ["v1", "images", _, "app"])
+}
+
+fn not_of_this_domain() -> Refusal {
+    Refusal::new(
+        StatusCode::UNAUTHORIZED,
+        "the request is not proved with the key of this domain's edges",
+        "give both edges the same `secret_file`",
+    )
 }
 
 fn too_little(what: &str) -> Refusal {
@@ -222,28 +235,39 @@ pub fn has_a_type(method: &Method, headers: &HeaderMap) -> Result<(), Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::edges::EdgeRequest;
+    use bytes::Bytes;
     use hyper::Request;
+    use marram_wire::seal::DomainSecret;
 
     const JSON: (&str, &str) = ("content-type", "application/json");
+
+    fn key(secret: &[u8]) -> EdgeKey {
+        EdgeKey::derive(&DomainSecret::from_material(secret))
+    }
 
     fn guard(metrics: Metrics) -> Guard {
         let access =
             Access { token: None, metrics, hosts: vec!["edge-a.example.org".into()], identity: None };
-        Guard::new(&access, "operator".into(), Some("edge".into()))
+        Guard::new(&access, "operator".into(), Some(key(b"domain")))
     }
 
     /// The status of the refusal; 200 if the request is allowed.
     fn status(guard: &Guard, request: &str, token: &str, headers: &[(&str, &str)]) -> u16 {
         let (method, uri) = request.split_once(' ').unwrap();
         let mut request = Request::builder().method(method).uri(uri);
+        let shown = match token.strip_prefix("edge of ") {
+            Some(secret) => EdgeRequest::new(&key(secret.as_bytes()), uri).unwrap().authorization(),
+            None => format!("Bearer {token}"),
+        };
         if !token.is_empty() {
-            request = request.header("authorization", format!("Bearer {token}"));
+            request = request.header("authorization", shown);
         }
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
         let (head, ()) = request.body(()).unwrap().into_parts();
-        guard.admit(&head).map_or_else(|refusal| refusal.status().as_u16(), |()| 200)
+        guard.admit(&head).map_or_else(|refusal| refusal.status().as_u16(), |_| 200)
     }
 
     #[test]
@@ -265,13 +289,45 @@ mod tests {
             ("POST /metrics", [401, 401, 403, 403]),
         ] {
             for (token, expected) in
-                [("", none), ("operatos", wrong), ("metrics", metrics), ("edge", edge), ("operator", 200)]
+                [("", none), ("operatos", wrong), ("metrics", metrics), ("operator", 200)]
+                    .into_iter()
+                    .chain([("edge of domain", edge), ("edge of another", wrong)])
             {
                 assert_eq!(status(&closed, request, token, &[JSON]), expected, "{request} with {token:?}");
             }
         }
         assert_eq!(status(&open, "GET /metrics", "", &[]), 200);
         assert_eq!(status(&open, "GET /v1/edge", "", &[]), 401);
+    }
+
+    #[test]
+    fn a_proof_of_an_edge_is_for_one_target_and_its_answer_for_one_request() {
+        let guard = guard(Metrics::Operators);
+        let asked = EdgeRequest::new(&key(b"domain"), "/v1/images/00").unwrap();
+        let admit = |uri: &str, shown: &str| {
+            let request = Request::builder().uri(uri).header("authorization", shown);
+            guard.admit(&request.body(()).unwrap().into_parts().0)
+        };
+        let shown = asked.authorization();
+        let caller = admit("/v1/images/00", &shown).unwrap().expect("it is from an edge");
+        let (body, (name, salt)) = caller.seal(Bytes::from_static(b"image")).unwrap();
+        let headers = HeaderMap::from_iter([(name, salt)]);
+        assert_eq!(asked.open(&headers, body.clone()).as_deref(), Some(&b"image"[..]));
+        assert_eq!(asked.open(&HeaderMap::new(), body.clone()), None, "without its salt");
+        assert_eq!(asked.open(&headers, Bytes::from_static(b"image")), None, "in the clear");
+        let other = EdgeRequest::new(&key(b"domain"), "/v1/images/00").unwrap();
+        assert_eq!(other.open(&headers, body), None, "the answer to another request");
+        for (uri, shown) in [
+            ("/v1/images/01", shown.clone()),
+            ("/v1/images/00?x", shown.clone()),
+            ("/v1/images/00", shown.replace('.', "")),
+            ("/v1/images/00", shown[..shown.len() - 1].into()),
+            ("/v1/images/00", "Marram-Edge ".into()),
+            ("/v1/images/00", shown.replace("Marram-Edge", "Bearer")),
+        ] {
+            let refusal = admit(uri, &shown).expect_err("it is not proved");
+            assert_eq!(refusal.status(), StatusCode::UNAUTHORIZED, "{uri} with {shown}");
+        }
     }
 
     #[test]

@@ -10,10 +10,12 @@
 //! from the `mio` loops of shards and agents, so that an operator's slow request delays no message.
 
 mod access;
+mod edges;
 mod refusal;
 mod server;
 pub mod tls;
 
 pub use access::{Access, Guard, Metrics, has_a_type, is_no_page, is_own_host, own_names};
+pub use edges::{EdgeCaller, EdgeRequest};
 pub use refusal::Refusal;
 pub use server::{BODY_BYTES_MAX, Body, BodyStream, Server, bearer, is_same, shows};

@@ -8,7 +8,7 @@
 //! Knows no wire.
 
 use super::random;
-use marram_wire::id::HostId;
+use marram_wire::id::{HostId, parse_hex};
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use rustix::fs::{FlockOperation, flock};
 use std::{
@@ -127,7 +127,7 @@ impl AgentKey {
         }
         let mut text = String::new();
         file.read_to_string(&mut text).map_err(|error| AgentKeyError::Read(named(), error))?;
-        let seed = seed(text.trim_end()).ok_or_else(|| AgentKeyError::Damaged(named()))?;
+        let seed = parse_hex(text.trim_end()).ok_or_else(|| AgentKeyError::Damaged(named()))?;
         Ok(Self { _file: Some(Arc::new(file)), ..Self::from_seed(&seed) })
     }
 
@@ -179,18 +179,6 @@ impl AgentKey {
 /// Whether the owner of a public key has signed a message.
 pub(crate) fn verify(public: &[u8; PUBLIC_SIZE], message: &[u8], signature: &[u8]) -> bool {
     UnparsedPublicKey::new(&ED25519, public).verify(message, signature).is_ok()
-}
-
-fn seed(digits: &str) -> Option<[u8; SEED_SIZE]> {
-    let bytes = digits.as_bytes();
-    let mut seed = [0; SEED_SIZE];
-    if bytes.len() != 2 * SEED_SIZE {
-        return None;
-    }
-    for (byte, pair) in seed.iter_mut().zip(bytes.chunks_exact(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
-    }
-    Some(seed)
 }
 
 #[cfg(test)]

@@ -2,9 +2,27 @@
 
 use core::{cmp::Ordering, fmt};
 
-/// Formats bytes as lower-case hexadecimal.
-fn hex(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
-    bytes.iter().try_for_each(|b| write!(f, "{b:02x}"))
+/// Bytes as lower-case hexadecimal.
+pub struct Hex<'a>(pub &'a [u8]);
+
+impl fmt::Display for Hex<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// Parses two hexadecimal digits for each byte, exactly `N` bytes.
+#[must_use]
+pub fn parse_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let digits = text.as_bytes();
+    if digits.len() != 2 * N || !digits.iter().all(u8::is_ascii_hexdigit) {
+        return None;
+    }
+    let mut bytes = [0; N];
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        *byte = u8::from_str_radix(core::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(bytes)
 }
 
 /// Names one client's conversation with an app, from open to close: 128 random bits.
@@ -93,12 +111,12 @@ macro_rules! hex_format {
     ($($name:ident),*) => {$(
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                hex(f, &self.0)
+                fmt::Display::fmt(&Hex(&self.0), f)
             }
         }
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                hex(f, &self.0)
+                fmt::Display::fmt(&Hex(&self.0), f)
             }
         }
     )*};
@@ -144,6 +162,21 @@ mod encoding {
         }
         fn take(from: &mut Bytes) -> Result<Self, Error> {
             Ok(Self { count: u64::take(from)?, opener: u64::from_le_bytes(Field::take(from)?) })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn identifiers_are_read_as_they_are_shown() {
+        assert_eq!(parse_hex("00ff7a"), Some([0, 0xff, 0x7a]));
+        assert_eq!(Hex(&[0, 0xff, 0x7a]).to_string(), "00ff7a");
+        for text in ["", "00ff7", "00ff7g", "+0ff7a", "00ff7a00"] {
+            assert_eq!(parse_hex::<3>(text), None, "{text}");
         }
     }
 }

@@ -8,6 +8,7 @@ extern crate alloc;
 
 mod cipher;
 pub mod codec;
+pub mod edge_key;
 pub mod frame;
 pub mod header;
 pub mod id;

@@ -17,7 +17,7 @@ use crate::{
     limits::SEAL_CHUNK,
 };
 use aegis::aegis128x4::Aegis128X4Mac;
-use alloc::{string::String, vec::Vec};
+use alloc::vec::Vec;
 use chacha20::{
     ChaCha20,
     cipher::{KeyIvInit, StreamCipher, StreamCipherSeek},
@@ -46,6 +46,11 @@ impl DomainSecret {
         let hash = blake3::derive_key("marram 2026 domain name", &self.0);
         core::array::from_fn(|index| hash[index])
     }
+
+    /// A key for one purpose. It reveals neither the secret nor another purpose's key.
+    pub(crate) fn key(&self, purpose: &str) -> [u8; 32] {
+        blake3::derive_key(purpose, &self.0)
+    }
 }
 
 impl fmt::Debug for DomainSecret {
@@ -63,7 +68,7 @@ impl KeeperKey {
     /// Derives the domain's key.
     #[must_use]
     pub fn derive(secret: &DomainSecret) -> Self {
-        Self(blake3::derive_key("marram 2026 keeper", &secret.0))
+        Self(secret.key("marram 2026 keeper"))
     }
 
     /// Proves knowledge of the key on a wire with this challenge, under this name.
@@ -80,30 +85,6 @@ impl KeeperKey {
 impl fmt::Debug for KeeperKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("KeeperKey")
-    }
-}
-
-/// The key with which an edge of the domain gets apps and images from another. It gives no other access.
-#[derive(Clone)]
-pub struct EdgeKey([u8; 32]);
-
-impl EdgeKey {
-    /// Derives the domain's key.
-    #[must_use]
-    pub fn derive(secret: &DomainSecret) -> Self {
-        Self(blake3::derive_key("marram 2026 edge reads", &secret.0))
-    }
-
-    /// The key as a bearer token for a request.
-    #[must_use]
-    pub fn bearer(&self) -> String {
-        blake3::Hash::from_bytes(self.0).to_hex().as_str().into()
-    }
-}
-
-impl fmt::Debug for EdgeKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("EdgeKey")
     }
 }
 
@@ -408,15 +389,6 @@ mod tests {
         assert_ne!(name(b"one"), name(b"two"));
         let secret = DomainSecret::from_material(b"one");
         assert_ne!(secret.fingerprint()[..], secret.0[..8], "the name does not tell of the secret");
-    }
-
-    #[test]
-    fn what_edges_show_each_other_is_their_domains_and_not_its_keepers() {
-        let [one, two] = [b"one", b"two"].map(|material| DomainSecret::from_material(material));
-        let bearer = EdgeKey::derive(&one).bearer();
-        assert_eq!((bearer.len(), EdgeKey::derive(&one).bearer()), (64, bearer.clone()));
-        assert_ne!(bearer, EdgeKey::derive(&two).bearer());
-        assert_ne!(EdgeKey::derive(&one).0, KeeperKey::derive(&one).0);
     }
 
     #[test]

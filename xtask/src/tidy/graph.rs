@@ -30,7 +30,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("marram-sandbox", &["marram-session", "marram-wire"]),
     ("marram-transport", &["marram-wire"]),
     ("marram-agent", &["marram-session", "marram-transport", "marram-wire"]),
-    ("marram-http", &["marram-transport"]),
+    ("marram-http", &["marram-wire", "marram-transport"]),
     (
         "marram-node",
         &[

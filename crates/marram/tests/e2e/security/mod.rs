@@ -4,5 +4,6 @@
 mod admin_tls;
 mod encrypted;
 mod hostile;
+mod peers;
 mod rogues;
 mod secrets;

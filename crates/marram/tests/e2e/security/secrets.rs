@@ -5,7 +5,7 @@ use crate::support::{self, counting::Client};
 use marram_cluster::{AgentSide, TempDir, TestCluster};
 use marram_wire::{
     id::SessionId,
-    seal::{DomainSecret, EdgeKey, SessionKeys},
+    seal::{DomainSecret, SessionKeys},
 };
 use std::{
     fs::{self, File},
@@ -73,7 +73,7 @@ fn children(process: u32) -> Vec<u32> {
     children
 }
 
-/// The secrets of edges: the domain's secret, as text and as a key, the bearer that edges derive from it for each other, and the
+/// The secrets of edges: the domain's secret, as text and as a key, the key that edges derive from it for each other, and the
 /// session's keys as `marram_wire::seal` derives them.
 fn secret(material: &str, session: SessionId) -> Vec<Needle> {
     let domain = blake3::derive_key("marram 2026 domain secret", material.as_bytes());
@@ -84,11 +84,11 @@ fn secret(material: &str, session: SessionId) -> Vec<Needle> {
     };
     let keys = SessionKeys::derive(&DomainSecret::from_material(material.as_bytes()), session);
     assert_eq!(key(0)[..16], keys.resume(), "keys are derived in another way than this test believes");
-    let bearer = EdgeKey::derive(&DomainSecret::from_material(material.as_bytes())).bearer();
+    let edges = blake3::derive_key("marram 2026 edge reads", &domain);
     vec![
         ("the secret's text", material.as_bytes().to_vec()),
         ("the domain's key", domain.to_vec()),
-        ("what edges show one another", bearer.into_bytes()),
+        ("the key between edges", edges.to_vec()),
         ("the key of the digests", key(1).to_vec()),
         ("the key of the log", key(2).to_vec()),
         ("the key of the checkpoints", key(3).to_vec()),
