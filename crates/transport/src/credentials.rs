@@ -12,6 +12,9 @@ use marram_wire::rights::Rights;
 /// Credentials of one edge. Each wire's proof is compared with all tokens.
 pub const CREDENTIALS_MAX: usize = 256;
 
+/// The name, in logs and refusals, of what a certificate allows where no credential is configured.
+const CA: &str = "security.ca";
+
 /// One configured credential, its token hashed already. At least one of `token` and `certificate`
 /// should be set: with neither, no agent can hold it.
 struct Known {
@@ -131,8 +134,9 @@ impl Credentials {
             return Ok((credential, rights));
         }
         if self.known.is_empty() {
-            // No credentials are configured, except perhaps a `ca`: all agents that get here have all rights.
-            return Ok((String::new(), Rights::all()));
+            // The signer of certificates has said who an agent is, and nothing of what it may do.
+            let signed = || (CA.into(), Rights { client: true, ..Rights::default() });
+            return Ok(if self.ca { signed() } else { (String::new(), Rights::all()) });
         }
         Err(match names {
             [] => "this agent presented no credential that the edge knows: give it the token of one \
@@ -189,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn without_any_credential_a_certificate_is_all_there_is_to_show() {
+    fn without_any_credential_a_certificate_makes_a_client_and_no_more() {
         let open = Credentials::new(&Security::default());
         assert_eq!(open.admit(&Shown { token: None, certificate: None }), Ok((String::new(), Rights::all())));
         let signed = Credentials::new(&Security { ca_pem: Some(Vec::new()), ..Security::default() });
@@ -197,7 +201,7 @@ mod tests {
         let names = [String::from("anything")];
         assert_eq!(
             signed.admit(&Shown { token: None, certificate: Some(&names) }),
-            Ok((String::new(), Rights::all()))
+            Ok(("security.ca".into(), client()))
         );
         let shared = Credentials::new(&Security { token: Some("t".into()), ..Security::default() });
         assert!(shared.has_tokens() && !shared.admits_without_token());

@@ -119,7 +119,7 @@ impl EdgeOptions {
         elsewhere && !tokens && identity.is_none() && !insecure_plain
     }
 
-    /// The roles of an agent that shows nothing, or only the token that all agents share: for the log, if these are all roles.
+    /// The roles of an agent for which no [[credential]] is written: for the log.
     ///
     /// True with the text if it deserves a warning: an operator may not have meant it.
     pub(super) fn open_roles(&self) -> Option<(bool, &'static str)> {
@@ -139,8 +139,8 @@ impl EdgeOptions {
         Some(match ca_pem {
             Some(_) => (
                 true,
-                "any certificate that `security.ca` signed grants every role; if not all agents are trusted that \
-                 far, give each kind its own [[credential]]",
+                "there is no [[credential]]: any certificate that `security.ca` signed makes a client and nothing \
+                 else; write a [[credential]] with a `certificate` for each server's agent, recorder and other edge",
             ),
             None if elsewhere && *insecure_plain => (
                 true,

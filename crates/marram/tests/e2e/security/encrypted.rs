@@ -1,9 +1,10 @@
 //! Sessions over encrypted wires outlive their edges as others do, and their contents cannot be read on the wires.
 
 use crate::support::{self, stream::echo};
-use marram_cluster::{TempDir, TestCluster};
+use marram_cluster::{LogEvent, TempDir, TestCluster, TestProcess};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -119,7 +120,7 @@ fn authority(place: &TempDir) -> impl Fn(&str) -> String + '_ {
     let key = rcgen::KeyPair::generate().unwrap();
     let ca = place.write("ca.pem", authority.self_signed(&key).unwrap().pem()).unwrap();
     let issuer = rcgen::Issuer::new(authority, key);
-    // An edge is authenticated by its address, an agent by having any certificate of the authority.
+    // An edge is authenticated by its address.
     move |name: &str| {
         let key = rcgen::KeyPair::generate().unwrap();
         let params = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap();
@@ -136,11 +137,40 @@ fn a_session_over_wires_with_certificates_survives_its_edges_unread() {
     let security = authority(&place);
     let tap = survive(support::cluster_with("encrypted-ca", |layout| {
         (layout.edges, layout.encrypted) = (2, false);
-        layout.edge_tables = security("127.0.0.1");
+        let credential = "[[credential]]\nname = \"all\"\ncertificate = \"agent\"\nroles = [\"client\"]\nservers = [\"peer\"]\n";
+        layout.edge_tables = security("127.0.0.1") + credential;
         layout.agent_tables += &security("agent");
     }));
     assert!(tap.handshakes() >= 8);
     assert!(!tap.saw(SECRET));
+}
+
+/// An authority says who an agent is: without a credential that is enough for a client alone.
+#[test]
+fn a_certificate_without_a_credential_makes_a_client_and_no_server() {
+    let place = TempDir::new("encrypted-client").unwrap();
+    let security = authority(&place);
+    let mut cluster = support::cluster_with("encrypted-client", |layout| {
+        layout.encrypted = false;
+        layout.edge_tables = security("127.0.0.1");
+        layout.agent_tables += &security("agent");
+    });
+    cluster.start_edges("").unwrap();
+    let said = |words: &[&str]| {
+        let says = |event: &LogEvent| words.iter().all(|word| event.text("message").contains(word));
+        let found = cluster.logs.wait(0, PATIENCE, says);
+        assert!(found.is_some(), "nothing with {words:?}; the last lines:\n{}", cluster.logs.tail(30));
+    };
+    said(&["any certificate", "`security.ca`", "[[credential]]"]);
+    let edge = cluster.edge_addresses()[0];
+    let text =
+        format!("edges = [\"{edge}\"]\nservers = {{ peer = \"127.0.0.1:1\" }}\n{}", security("server"));
+    let config = place.write("server.toml", text).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_marram"));
+    command.args(["agent", "server", "--config"]).arg(config);
+    let errors = place.path().join("server.stderr");
+    let _server = TestProcess::start("refused", &mut command, &cluster.logs, &errors).unwrap();
+    said(&["refused", "`security.ca`", "peer", "[[credential]]"]);
 }
 
 /// The name is in the log of the session: it stays when the edge that verified it is gone.
