@@ -290,6 +290,19 @@ impl TestCluster {
         Ok(process)
     }
 
+    /// The file of the recorders' key, made as an operator makes it: a recorder's machine never has the secret.
+    fn keeper_key(&self) -> anyhow::Result<PathBuf> {
+        let path = self.directory.path().join("keeper-key");
+        if path.exists() {
+            return Ok(path);
+        }
+        let mut command = Command::new(&self.layout.program);
+        command.args(["config", "keeper-key"]).arg(self.directory.path().join("secret"));
+        let made = command.output()?;
+        anyhow::ensure!(made.status.success(), "no keeper key: {}", String::from_utf8_lossy(&made.stderr));
+        self.directory.write_private("keeper-key", made.stdout)
+    }
+
     /// Starts a recorder for all edges, in place of a running one, and waits until every running edge is connected to it. `extra`
     /// contains additional fields before the first table of its configuration, `tables` additional tables.
     ///
@@ -299,8 +312,8 @@ impl TestCluster {
         self.recorder = None;
         let admin = free_address()?;
         let edges: Vec<String> = self.edge_addresses().iter().map(SocketAddr::to_string).collect();
-        let secret = self.directory.path().join("secret").display().to_string();
-        let mut text = format!("name = \"lab\"\nedges = {edges:?}\nsecret_file = {secret:?}\n{extra}\n");
+        let key = self.keeper_key()?.display().to_string();
+        let mut text = format!("name = \"lab\"\nedges = {edges:?}\nkeeper_key_file = {key:?}\n{extra}\n");
         writeln!(
             text,
             "[admin]\nlisten = \"{admin}\"\n[log]\nformat = \"json\"\nlevel = \"debug\"\n{tables}"

@@ -13,6 +13,7 @@ use marram_transport::Security;
 use marram_wire::seal::{DomainSecret, KeeperKey};
 use serde::Deserialize;
 use std::net::SocketAddr;
+use std::path::Path;
 use toml::Spanned;
 
 /// What `marram config sample recorder` prints.
@@ -52,9 +53,10 @@ struct Written {
     name: Option<Name>,
     edges: Vec<Address>,
     identity_file: Option<String>,
-    /// Proves that the recorder belongs to the domain. Only a key derived from it is kept in
-    /// memory.
-    secret_file: Spanned<String>,
+    /// Proves that the recorder belongs to the domain: a key that is derived from the domain's secret.
+    keeper_key_file: Option<Spanned<String>>,
+    /// In its place, on a machine that may have it: the secret. Only the key is kept in memory.
+    secret_file: Option<Spanned<String>>,
     /// Absent: what it keeps is lost at a restart, which costs only time.
     directory: Option<String>,
     #[serde(default)]
@@ -94,12 +96,30 @@ struct WrittenWaits {
 }
 
 impl Written {
+    fn key(&self, source: &Source) -> Result<KeeperKey, Problem> {
+        match (&self.keeper_key_file, &self.secret_file) {
+            (Some(file), None) => keeper_key_in(source, file)?.ok_or_else(|| {
+                let what = "names a file that holds no key for recorders; make it on an edge: \
+                            `marram config keeper-key SECRET_FILE`";
+                source.problem(&file.span(), what)
+            }),
+            (None, Some(file)) => keeper_key_of(source, file),
+            (Some(_), Some(file)) => {
+                let what = "is more than a recorder needs beside `keeper_key_file`; remove it";
+                Err(source.problem(&file.span(), what))
+            }
+            (None, None) => Err(source.missing(
+                "keeper_key_file",
+                "make it on an edge with `marram config keeper-key SECRET_FILE`, and copy it here",
+            )),
+        }
+    }
+
     fn resolve(self, source: &Source) -> Result<RecorderSettings, Problem> {
         if self.edges.is_empty() {
             return Err(source.missing("edges", "name one at least, such as edges = [\"edge-a:7400\"]"));
         }
-        // The secret itself is not kept: a recorder cannot decrypt what it keeps.
-        let secret = DomainSecret::from_material(&shared::secret(source, &self.secret_file)?);
+        let key = self.key(source)?;
         let (memory, sessions) = self.limits.resolve(source)?;
         let lingers = self.timeouts.linger.is_some();
         let timeouts = WrittenTimeouts {
@@ -116,7 +136,7 @@ impl Written {
         let recorder = recorder::RecorderOptions {
             name: self.name.unwrap_or_else(|| own_name("recorder")).0,
             edges: self.edges.into_iter().map(|edge| edge.0).collect(),
-            key: KeeperKey::derive(&secret),
+            key,
             security: Security {
                 identity_file: self.identity_file.map(|path| source.path(&path)),
                 ..self.security.resolve(source)?
@@ -132,6 +152,32 @@ impl Written {
         let listen = listen.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 7402)));
         Ok(RecorderSettings { recorder, listen, access, log: self.log.resolve(source)? })
     }
+}
+
+/// The key for recorders, of the domain whose secret is in this file.
+///
+/// # Errors
+/// If the file cannot be read, or is too short for a secret.
+pub fn keeper_key(secret_file: &Path) -> Result<KeeperKey, Problem> {
+    #[derive(Deserialize)]
+    struct Named {
+        secret_file: Spanned<String>,
+    }
+    let path = secret_file.to_string_lossy().into_owned();
+    let named = Source::new("keeper-key", format!("secret_file = {path:?}"));
+    keeper_key_of(&named, &named.parse::<Named>("recorder")?.secret_file)
+}
+
+/// `None` if the file holds no key.
+fn keeper_key_in(source: &Source, file: &Spanned<String>) -> Result<Option<KeeperKey>, Problem> {
+    let bytes = shared::file(source, file)?;
+    shared::warn_if_shown(source, file);
+    Ok(std::str::from_utf8(&bytes).ok().and_then(|text| KeeperKey::from_text(text.trim())))
+}
+
+/// The secret itself is not kept: a recorder cannot decrypt what it keeps.
+fn keeper_key_of(source: &Source, secret_file: &Spanned<String>) -> Result<KeeperKey, Problem> {
+    Ok(KeeperKey::derive(&DomainSecret::from_material(&shared::secret(source, secret_file)?)))
 }
 
 impl WrittenLimits {

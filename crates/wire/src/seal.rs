@@ -13,11 +13,14 @@
 
 use crate::{
     cipher::{Cipher, NONCE, TAG},
-    id::{Generation, SessionId},
+    id::{Generation, Hex, SessionId, parse_hex},
     limits::SEAL_CHUNK,
 };
 use aegis::aegis128x4::Aegis128X4Mac;
-use alloc::vec::Vec;
+use alloc::{
+    string::{String, ToString},
+    vec::Vec,
+};
 use chacha20::{
     ChaCha20,
     cipher::{KeyIvInit, StreamCipher, StreamCipherSeek},
@@ -69,6 +72,18 @@ impl KeeperKey {
     #[must_use]
     pub fn derive(secret: &DomainSecret) -> Self {
         Self(secret.key("marram 2026 keeper"))
+    }
+
+    /// The key as the text of a file: 64 hexadecimal digits. It is a secret.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        Hex(&self.0).to_string()
+    }
+
+    /// Reads what [`Self::to_text`] writes.
+    #[must_use]
+    pub fn from_text(text: &str) -> Option<Self> {
+        parse_hex(text).map(Self)
     }
 
     /// Proves knowledge of the key on a wire with this challenge, under this name.
@@ -389,6 +404,18 @@ mod tests {
         assert_ne!(name(b"one"), name(b"two"));
         let secret = DomainSecret::from_material(b"one");
         assert_ne!(secret.fingerprint()[..], secret.0[..8], "the name does not tell of the secret");
+    }
+
+    #[test]
+    fn a_keeper_key_is_written_and_read_without_the_secret() {
+        let secret = DomainSecret::from_material(b"one");
+        let key = KeeperKey::derive(&secret);
+        let text = key.to_text();
+        assert_eq!(text.len(), 64);
+        let read = KeeperKey::from_text(&text).expect("it is a key");
+        assert_eq!(read.proof(&[1; 16], "a"), key.proof(&[1; 16], "a"));
+        assert!(KeeperKey::from_text(&text[1..]).is_none() && KeeperKey::from_text("").is_none());
+        assert_ne!(key.0, secret.0, "it tells nothing of the secret");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `marram config`: prints samples, and checks a configuration without starting anything.
+//! `marram config`: prints samples and the recorders' key, and checks a configuration without starting anything.
 //!
 //! A check reads what the program would read at its start, overrides of the environment included,
 //! so that a unit's `ExecStartPre` sees the same errors. It does not connect, bind or lock
@@ -37,6 +37,11 @@ pub(super) enum Config {
         /// The program that it configures.
         kind: Kind,
     },
+    /// Print the key with which a recorder proves that it belongs to the domain, for its `keeper_key_file`.
+    KeeperKey {
+        /// The domain's secret, the file that the edges' `secret_file` names.
+        secret_file: PathBuf,
+    },
     /// Read a file as the program would, and report errors; for a manifest, also in the files that it names.
     Check {
         /// The program that the file configures.
@@ -51,6 +56,11 @@ pub(super) fn run(command: &Config) -> Result<(), Failure> {
     match command {
         Config::Sample { kind } => {
             super::emit(&sample(*kind));
+            Ok(())
+        }
+        Config::KeeperKey { secret_file } => {
+            let key = recorder::keeper_key(secret_file).map_err(|problem| Failure::Usage(problem.into()))?;
+            super::emit(&format!("{}\n", key.to_text()));
             Ok(())
         }
         Config::Check { kind, file } => {

@@ -73,6 +73,9 @@ fn samples_are_legal_as_they_are_and_with_every_line_on() {
     ] {
         std::fs::write(place.0.join(file), certificate).unwrap();
     }
+    let secret = marram_wire::seal::DomainSecret::from_material(b"secret");
+    let key = marram_wire::seal::KeeperKey::derive(&secret).to_text();
+    std::fs::write(place.0.join("keeper-key"), format!("{key}\n")).unwrap();
     std::fs::copy(place.0.join("token"), place.0.join("admin-token")).unwrap();
     std::fs::copy(place.0.join("token"), place.0.join("metrics-token")).unwrap();
     for token in ["clients-token", "origin-token", "gates-token", "edges-token"] {
@@ -355,7 +358,19 @@ fn a_recorders_errors_name_line_field_and_fix_and_its_sample_shows_the_defaults(
     let short = "edges = [\"127.0.0.1:7400\"]\nsecret_file = \"secret\"\n";
     for (text, words) in [
         ("edges = []\nsecret_file = \"secret\"", &["`edges`", "edge-a:7400"][..]),
-        ("edges = [\"a:1\"]", &["secret_file"]),
+        ("edges = [\"a:1\"]", &["keeper_key_file", "marram config keeper-key"]),
+        (
+            "edges = [\"a:1\"]\nkeeper_key_file = \"secret\"",
+            &[":2", "`keeper_key_file`", "marram config keeper-key"],
+        ),
+        (
+            "edges = [\"a:1\"]\nkeeper_key_file = \"short\"",
+            &[":2", "`keeper_key_file`", "marram config keeper-key"],
+        ),
+        (
+            "edges = [\"a:1\"]\nkeeper_key_file = \"secret\"\nsecret_file = \"secret\"",
+            &[":3", "`secret_file`", "`keeper_key_file`", "remove it"],
+        ),
         ("edges = [\"a:1\"]\nsecret_file = \"short\"", &[":2", "`secret_file`", "openssl rand"]),
     ] {
         let error = place.recorder(text).map(|_| ()).unwrap_err();
