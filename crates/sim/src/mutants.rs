@@ -96,7 +96,7 @@ impl Chosen<'_> {
 /// Tries named mutations. Returns whether all were caught.
 ///
 /// Without choice: each with the seed on record, and those that are not slow and were missed by it with fresh seeds, from the first on.
-/// A slow one that its seed misses is reported, and does not count.
+/// A slow one that its seed misses is reported and not searched for, which would take minutes; it counts as not caught.
 ///
 /// # Errors
 /// If the copy cannot be written or built, if a mutation does not fit the sources, if the copy runs differently without one, or if the
@@ -118,11 +118,15 @@ pub fn run_named(chosen: &Chosen<'_>) -> io::Result<bool> {
     println!("all {all} built in {:.0} s", begun.elapsed().as_secs_f64());
     is_unchanged(&workshop)?;
     println!("without a mutation, {COMPARED_SEEDS} seeds run as ever");
-    let left =
-        if chosen.searches() { mutations.clone() } else { try_recorded(&workshop, &mutations, &record)? };
-    let caught = mutations.len() - left.len();
+    let (left, stale) = if chosen.searches() {
+        (mutations.clone(), 0)
+    } else {
+        try_recorded(&workshop, &mutations, &record)?
+    };
+    let caught = mutations.len() - left.len() - stale;
     let search = Search { workshop: &workshop, begun };
     let (found, missed) = search.run(&left)?;
+    let missed = missed + stale;
     if chosen.write {
         left.iter().for_each(|mutation| _ = record.remove(&mutation.name));
         record.retain(|name, _| named.mutations.iter().any(|mutation| mutation.name == *name));
@@ -138,7 +142,8 @@ pub fn run_named(chosen: &Chosen<'_>) -> io::Result<bool> {
     Ok(missed == 0)
 }
 
-/// Tries each mutation with the seed on record. Returns what has none or is missed by it, without the slow ones.
+/// Tries each mutation with the seed on record. Returns what has none or is missed by it, and apart from these the number of slow ones
+/// that are missed: seeds are on record for the protocol as it is now.
 ///
 /// # Errors
 /// If the copy cannot be run.
@@ -146,20 +151,20 @@ fn try_recorded<'a>(
     workshop: &Workshop,
     mutations: &[&'a Mutation],
     record: &Record,
-) -> io::Result<Vec<&'a Mutation>> {
+) -> io::Result<(Vec<&'a Mutation>, usize)> {
     let verdicts = on_all_cores(mutations, |mutation| {
         let Some(seed) = record.get(&mutation.name) else { return Ok(false) };
         Ok(workshop.run(mutation.number, &["--first", "--seeds", &seed.to_string()])? != Verdict::Survived)
     })?;
     let missed = mutations.iter().zip(verdicts).filter(|(_, is_caught)| !is_caught);
     let (slow, left): (Vec<&Mutation>, _) = missed.map(|(mutation, _)| *mutation).partition(|it| it.slow);
-    for mutation in slow {
+    for mutation in &slow {
         println!(
-            "{:<64} is slow, and the seed on record misses it now: search for another with `--only {0} --write`",
+            "{:<64} is slow, and its seed on record misses it now: search for another with `--only {0} --write`",
             mutation.name
         );
     }
-    Ok(left)
+    Ok((left, slow.len()))
 }
 
 /// Checks that the copy does without a mutation what the sources do: otherwise mutants would show nothing.
