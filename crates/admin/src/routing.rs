@@ -9,10 +9,11 @@
 //! Rules that are set here last until the next start; the configuration is not changed.
 
 use super::asking::ask;
+use super::figures::escaped;
 use super::state::AdminState;
 use bytes::Bytes;
 use hyper::StatusCode;
-use marram_agent::NotReplaced;
+use marram_agent::{NotReplaced, Routing};
 use marram_config::routes::WrittenRoute;
 use marram_http::Refusal;
 use marram_session::agent::routes::{RouteAction, RouteRule};
@@ -143,20 +144,29 @@ fn promises_kept(state: &AdminState, rules: &[RouteRule]) -> Result<(), Refusal>
     Ok(())
 }
 
-/// Metrics in Prometheus' format. Names of routes and listeners have no character that needs escaping.
+/// Metrics of an edge's gates in Prometheus' format.
 pub(super) fn prometheus(state: &AdminState) -> String {
+    metrics(&state.routing, ("edge", &state.edge), "gate")
+}
+
+/// The same of an agent.
+pub(super) fn prometheus_of_agent(routing: &Routing, name: &str) -> String {
+    metrics(routing, ("agent", &escaped(name)), "agent")
+}
+
+/// Metrics of a program's listeners and of what its sessions keep. Names of routes and listeners have no character that needs escaping.
+fn metrics(routing: &Routing, (kind_of, owner): (&str, &str), prefix: &str) -> String {
     let mut out = String::new();
-    let edge = &state.edge;
     let mut family = |name: &str, kind: &str, lines: &[(String, u64)]| {
         if !lines.is_empty() {
             writeln!(out, "# TYPE marram_{name} {kind}").expect("writing to a string never fails");
         }
         for (labels, value) in lines {
-            writeln!(out, "marram_{name}{{edge=\"{edge}\"{labels}}} {value}")
+            writeln!(out, "marram_{name}{{{kind_of}=\"{owner}\"{labels}}} {value}")
                 .expect("writing to a string never fails");
         }
     };
-    let (_, rules, defaults) = state.routing.rules();
+    let (_, rules, defaults) = routing.rules();
     let hits: Vec<_> =
         rules.iter().map(|(rule, hits)| (format!(",route=\"{}\"", rule.name), *hits)).collect();
     family("route_hits", "counter", &hits);
@@ -165,18 +175,20 @@ pub(super) fn prometheus(state: &AdminState) -> String {
         let line = |(listener, counts): (&marram_agent::Listener, _)| {
             (format!(",listener=\"{}\"", listener.name), count(counts).load(Relaxed))
         };
-        state.routing.listeners().map(line).collect()
+        routing.listeners().map(line).collect()
     };
-    family("gate_begun", "counter", &of_listeners(|counts| &counts.begun));
-    family("gate_refused", "counter", &of_listeners(|counts| &counts.refused));
-    family("gate_flows", "gauge", &of_listeners(|counts| &counts.flows));
-    family("gate_flows_refused", "counter", &of_listeners(|counts| &counts.flows_refused));
-    family("gate_datagrams_dropped", "counter", &[(String::new(), state.routing.datagrams_dropped())]);
-    let memory = state.routing.memory();
+    let mut of_program =
+        |name: &str, kind: &str, lines: &[(String, u64)]| family(&format!("{prefix}_{name}"), kind, lines);
+    of_program("begun", "counter", &of_listeners(|counts| &counts.begun));
+    of_program("refused", "counter", &of_listeners(|counts| &counts.refused));
+    of_program("flows", "gauge", &of_listeners(|counts| &counts.flows));
+    of_program("flows_refused", "counter", &of_listeners(|counts| &counts.flows_refused));
+    of_program("datagrams_dropped", "counter", &[(String::new(), routing.datagrams_dropped())]);
+    let memory = routing.memory();
     let one = |count: &AtomicU64| [(String::new(), count.load(Relaxed))];
-    family("gate_memory_limit_bytes", "gauge", &one(&memory.max));
-    family("gate_memory_bytes", "gauge", &one(&memory.kept));
-    family("gate_slowed_sessions", "gauge", &one(&memory.slowed));
-    family("gate_slowed_total", "counter", &one(&memory.slowed_total));
+    of_program("memory_limit_bytes", "gauge", &one(&memory.max));
+    of_program("memory_bytes", "gauge", &one(&memory.kept));
+    of_program("slowed_sessions", "gauge", &one(&memory.slowed));
+    of_program("slowed_total", "counter", &one(&memory.slowed_total));
     out
 }

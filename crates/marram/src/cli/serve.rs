@@ -162,8 +162,13 @@ pub(super) fn agent(arguments: &Agent) -> Result<(), Failure> {
     }
     if let Some(marram_config::agent::AgentAdminSettings { name, listen, access }) = config.admin {
         let listener = listen_for_operators(listen)?;
-        marram_admin::serve(listener, name, &access, Arc::new(AgentAdmin))
-            .context("the admin API cannot start")?;
+        marram_admin::serve(
+            listener,
+            name,
+            &access,
+            Arc::new(AgentAdmin { routing: config.agent.routing.clone() }),
+        )
+        .context("the admin API cannot start")?;
         tracing::info!(target: "marram_admin", address = %listen, "listening for operators");
     }
     set_latency_sensitive();

@@ -2,6 +2,7 @@
 //! datagram that has a number.
 
 use crate::support;
+use marram_admin::client::ApiClient;
 use marram_cluster::{AgentSide, LogEvent, TestCluster, free_address};
 use std::{
     collections::BTreeMap,
@@ -208,4 +209,33 @@ fn silence_ends_a_session_in_order_and_too_many_clients_are_refused() {
         answered = first.recv_from(&mut buffer).ok().map(|(len, _)| buffer[..len].to_vec());
     }
     assert_eq!(answered.as_deref(), Some(&b"again"[..]), "by a session of its own");
+}
+
+/// A figure of an agent, at its own address for operators.
+fn figure(agent: &ApiClient, name: &str) -> Option<u64> {
+    let text = agent.call(hyper::Method::GET, "/metrics", Vec::new().into()).unwrap();
+    let text = String::from_utf8(text.to_vec()).unwrap();
+    let start = format!("marram_{name}{{agent=\"udp-1\"}} ");
+    text.lines().find_map(|line| line.strip_prefix(&start)).map(|value| value.parse().unwrap())
+}
+
+/// No edge is there, so the session cannot begin and has room for 256 KiB.
+#[test]
+fn an_agent_counts_the_datagrams_that_it_drops() {
+    let mut cluster = support::cluster("udp-dropped", 1, 1);
+    let (admin, address) = (free_address().unwrap(), free_address().unwrap());
+    let tables = format!(
+        "name = \"udp-1\"\n[admin]\nlisten = \"{admin}\"\n\
+         [[listen]]\naddress = \"{address}\"\napp = \"forward\"\nprotocol = \"udp\"\n"
+    );
+    cluster.start_agent_with(AgentSide::Client, &cluster.edge_addresses(), &tables).unwrap();
+    let agent = ApiClient::new(&admin.to_string(), None).unwrap();
+    assert_eq!(figure(&agent, "agent_datagrams_dropped"), Some(0));
+    let (client, until) = (socket(), Instant::now() + PATIENCE);
+    while figure(&agent, "agent_datagrams_dropped") == Some(0) {
+        assert!(Instant::now() < until, "no datagram is dropped");
+        (0..64).for_each(|number| _ = client.send_to(&datagram(0, number), address).unwrap());
+    }
+    let (kept, limit) = (figure(&agent, "agent_memory_bytes"), figure(&agent, "agent_memory_limit_bytes"));
+    assert!(kept > Some(200 << 10) && kept < limit, "{kept:?} of {limit:?}");
 }
