@@ -90,7 +90,12 @@ fn clippy() -> Result<()> {
             .args(["--release", "--workspace", "--all-targets"])
             .args(DENY))
     };
-    project::SIDE_MANIFESTS.into_iter().try_for_each(side)
+    project::SIDE_MANIFESTS.into_iter().try_for_each(side)?;
+    // All fuzz targets, also those that link the engine, which the short run of the fuzzer leaves out. In the same folder as above, most of
+    // their dependencies are checked already. Not `--locked`, as in `fuzz.rs`.
+    let mut fuzz = project::cargo("clippy");
+    fuzz.args(["--manifest-path", project::FUZZ_MANIFEST, "--features", "engine", "--bins"]);
+    run(fuzz.arg("--target-dir").arg(project::target()).args(DENY))
 }
 
 /// Documentation with its warnings denied: broken links, mostly.
