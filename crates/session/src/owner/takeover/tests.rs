@@ -229,6 +229,8 @@ struct Standby {
     restoring: Option<usize>,
     /// The inputs that the cell was given.
     consumed: Vec<CellInput>,
+    /// What it is still fed while the first handler runs.
+    late: Option<Frame>,
 }
 
 impl Standby {
@@ -237,8 +239,15 @@ impl Standby {
         let history = History::new(&SAID);
         let keep = keep(&history, first, hot);
         let owner = Owner::standby(keys(), policy(), &keep, Seed([4; 32])).expect("it makes sense");
-        let mut standby =
-            Self { history, owner, out: Vec::new(), done: 0, restoring: None, consumed: Vec::new() };
+        let mut standby = Self {
+            history,
+            owner,
+            out: Vec::new(),
+            done: 0,
+            restoring: None,
+            consumed: Vec::new(),
+            late: None,
+        };
         if first > 0 {
             standby.base(first);
         }
@@ -298,6 +307,9 @@ impl Standby {
                         _ => Vec::new(),
                     };
                     self.consumed.push(run.input);
+                    if let Some(frame) = self.late.take() {
+                        self.owner.fed(NOW, frame, &mut self.out);
+                    }
                     let ran = Ran {
                         cell: run.cell,
                         outcome: RunOutcome::Idle,

@@ -59,7 +59,7 @@ fn a_checkpoint_with_clients_is_refused() {
         let history = History::new(&SAID);
         let owner = Owner::standby(keys(), policy(), &keep(&history, 3, hot), Seed([4; 32]));
         let (owner, out, consumed) = (owner.expect("it makes sense"), Vec::new(), Vec::new());
-        let mut standby = Standby { history, owner, out, done: 0, restoring: None, consumed };
+        let mut standby = Standby { history, owner, out, done: 0, restoring: None, consumed, late: None };
         let base = Base { channel: 9, meta: standby.history.meta(3), took: Vec::new() };
         standby.owner.fed(NOW, base.into(), &mut standby.out);
         standby.owner.name_cell(CELL);

@@ -3,6 +3,7 @@
 
 use super::*;
 use marram_wire::frame::{CheckpointBegin, CheckpointKind, KeptInput, Recalled};
+use marram_wire::limits::CHECKPOINTS_SIZE_MAX;
 
 /// A recorder of the session: its answer, and its data.
 struct Lying {
@@ -53,7 +54,8 @@ impl Lying {
         let mut out = Vec::new();
         let owner = owner.recalled(self.said, OLD, &mut out)?;
         let (history, restoring) = (self.history, Some(self.first));
-        let mut standby = Standby { history, owner, out, done: 0, restoring, consumed: Vec::new() };
+        let mut standby =
+            Standby { history, owner, out, done: 0, restoring, consumed: Vec::new(), late: None };
         standby.settle();
         let log = self.log.into_iter().map(Frame::from);
         let inputs = self.inputs.into_iter().map(Frame::from);
@@ -96,7 +98,7 @@ fn what_an_honest_recorder_gives_is_taken() {
 #[test]
 fn an_answer_that_no_recorder_can_give_is_refused() {
     type Lie = fn(&mut Recalled);
-    let cases: [(&str, usize, Lie); 14] = [
+    let cases: [(&str, usize, Lie); 17] = [
         ("an older generation", 0, |said| said.generation = Generation { count: 2, opener: 7 }),
         ("a newer generation", 0, |said| said.generation = Generation { count: u64::MAX, opener: 7 }),
         ("another attempt's generation", 0, |said| said.generation.opener += 1),
@@ -105,7 +107,22 @@ fn an_answer_that_no_recorder_can_give_is_refused() {
         ("log that ends before it begins", 3, |said| said.log_end = said.log_start - 1),
         ("a checkpoint before the log", 3, |said| said.checkpoints[0].log_offset -= 1),
         ("a checkpoint behind the log", 3, |said| said.checkpoints[0].log_offset = said.log_end + 1),
-        ("log behind all logs", 0, |said| said.log_end = LOG_OFFSET_MAX),
+        ("log behind all logs", 3, |said| {
+            (said.log_start, said.log_end) = (LOG_OFFSET_MAX - 1, LOG_OFFSET_MAX);
+            said.checkpoints[0].log_offset = said.log_start;
+        }),
+        ("a checkpoint of no bytes", 3, |said| said.checkpoints[0].size = 0),
+        ("checkpoints in another order", 3, |said| {
+            let delta = CheckpointMeta { kind: CheckpointKind::Delta, number: 2, ..said.checkpoints[0] };
+            said.checkpoints[0].log_offset = said.log_end;
+            said.checkpoints.push(delta);
+        }),
+        ("checkpoints that are too large together", 3, |said| {
+            said.checkpoints[0].size = CHECKPOINTS_SIZE_MAX;
+            let delta =
+                CheckpointMeta { kind: CheckpointKind::Delta, number: 2, size: 1, ..said.checkpoints[0] };
+            said.checkpoints.push(delta);
+        }),
         ("messages that begin later and no checkpoint", 0, |said| said.sent_start[0] = 1),
         ("messages that end before they begin", 3, |said| said.sent_end[0] = 1),
         ("a port too few", 0, |said| said.sent_end.truncate(1)),
@@ -117,6 +134,18 @@ fn an_answer_that_no_recorder_can_give_is_refused() {
         lie(&mut lying.said);
         assert!(lying.recalled().is_err(), "{what}");
     }
+}
+
+/// What is verified runs: nothing can be added to it.
+#[test]
+fn what_comes_after_the_data_is_verified_is_refused() {
+    let mut standby = recorder(0..4).recalled().expect("its answer makes sense");
+    // As an owner would feed it: outputs that the client has, which would not be sent again.
+    let received = received(&[(0, 2), (1, 0)]);
+    standby.late = Some(Acknowledged { channel: 9, received }.into());
+    standby.opens(&level(4, 1), &level(1, 0));
+    assert!(standby.starts_again(), "{:?}", standby.out);
+    assert!(standby.heard().is_empty() && standby.late.is_none(), "{:?}", standby.consumed);
 }
 
 #[test]

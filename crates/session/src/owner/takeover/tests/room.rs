@@ -117,7 +117,8 @@ fn a_feed_with_an_entry_of_an_absent_port_is_refused() {
         let policy = OwnerPolicy { server: None, ..policy() };
         let owner = Owner::standby(keys(), policy, &keep, Seed([4; 32])).expect("it makes sense");
         let (out, consumed) = (Vec::new(), Vec::new());
-        let standby = Standby { history, owner, out, done: 0, restoring: None, consumed }.fed(0..2);
+        let standby =
+            Standby { history, owner, out, done: 0, restoring: None, consumed, late: None }.fed(0..2);
         let refusal = "an entry is of a port that does not exist";
         let says = |effect: &&OwnerEffect| match effect {
             OwnerEffect::ToFeeder(Frame::Reject(it)) => it.code == Code::Protocol && it.reason == refusal,
