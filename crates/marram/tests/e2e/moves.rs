@@ -163,6 +163,42 @@ fn an_edge_that_stops_hands_its_sessions_over_unless_they_would_lose_their_stand
     assert!(caches.finish() > 0);
 }
 
+/// The sessions of an edge, each with the edge that stands by for it and has all that a takeover needs.
+fn standbys(world: &World, edge: usize) -> BTreeMap<String, String> {
+    let list = world.ask(edge, hyper::Method::GET, "/v1/sessions").unwrap_or_default();
+    let rows = list["sessions"].as_array().into_iter().flatten();
+    let standby = |row: &serde_json::Value| {
+        let keepers = row["keepers"].as_array().into_iter().flatten();
+        let ready = |keeper: &&serde_json::Value| keeper["kind"] == "warm" && keeper["ready"] == true;
+        let name = keepers.filter(ready).find_map(|keeper| keeper["name"].as_str())?;
+        Some((row["session"].as_str()?.to_owned(), name.to_owned()))
+    };
+    rows.filter_map(standby).collect()
+}
+
+#[test]
+fn a_session_moves_to_its_warm_standby_without_a_copy() {
+    let world = caches("move-warm", "standby");
+    let caches = Caches::start(world.services[0].1, 1, 5);
+    let placed = || (0..EDGES).find_map(|edge| Some((edge, standbys(&world, edge).into_iter().next()?)));
+    // On a machine so busy that the standby is not handed the session within seconds, it gets a copy like any other edge.
+    let moves_without_copy = || {
+        world.wait("it has a standby", || placed().is_some());
+        let (edge, (session, standby)) = placed().expect("it runs somewhere");
+        let copied = || figures::counter(&world.cluster.edges[edge], "move_bytes_total");
+        let (before, answers) = (copied(), caches.answers());
+        let (status, out, error) = world.marram(&["move", &session, "--to", &standby], &[edge]);
+        let to = (0..EDGES).find(|edge| world.name(*edge) == standby).expect("it is an edge of this run");
+        world.wait("clients go on", || caches.answers() > answers);
+        let moved = status == Some(0) && world.running(to).contains(&session);
+        println!("{status:?} {out} {error}");
+        moved && copied() == before
+    };
+    assert!((0..ATTEMPTS).any(|_| moves_without_copy()), "{}", world.cluster.logs.tail(40));
+    assert_eq!(caches.wrong(), Vec::<String>::new());
+    assert!(caches.finish() > 0);
+}
+
 #[test]
 fn an_edge_whose_drain_is_cancelled_takes_sessions_again_until_a_signal_stops_it() {
     let gate = free_address().unwrap();

@@ -1,7 +1,10 @@
 //! The edge that runs a session is killed, or stopped and woken, again and again.
 
 use super::world::{World, hear};
-use crate::support::{self, stream::Stream};
+use crate::support::{
+    self,
+    stream::{Stream, until},
+};
 
 /// Kills the edge of a session, again and again. The backups take over, and the sessions go on.
 fn killed(purpose: &'static str, kills: usize, epoch: &str) {
@@ -52,6 +55,13 @@ fn a_primary_that_was_replaced_while_it_slept_has_nothing_accepted() {
         let sleeper = before.values().next().unwrap().owner;
         world.cluster.edges[sleeper].stop();
         hear(&streams);
+        // It is not only slow: its backup has gone on in its place.
+        let promoted = || {
+            let seen = world.seen_by(&[1 - sleeper]);
+            let is_promoted = |session: &String| seen.get(session).is_some_and(|it| it.owner == 1 - sleeper);
+            before.keys().all(is_promoted).then_some(())
+        };
+        until(promoted, || world.cluster.logs.tail(60));
         world.cluster.edges[sleeper].wake();
         hear(&streams);
         world.backed(streams.len());
