@@ -88,6 +88,8 @@ pub struct Shell {
     closed: Vec<(SocketAddr, usize)>,
     /// Whether a listener may have further connections to accept.
     accepting: Vec<bool>,
+    /// When it is tried again to accept connections, or to listen, which has failed.
+    again: Option<Instant>,
     table: WireTable<Target>,
     locals: Locals,
     datagrams: Datagrams,
@@ -148,6 +150,7 @@ impl Shell {
             outs: Vec::new(),
             inputs: VecDeque::new(),
             accepting: vec![false; listeners.len()],
+            again: None,
             closed: Vec::new(),
             listeners,
             table: WireTable::new(options.timeouts.dial, false),
@@ -264,6 +267,7 @@ impl Shell {
             self.undecided.deadline(),
             self.table.deadline(),
             self.drain_deadline,
+            self.again,
         ]
         .into_iter()
         .flatten()
@@ -310,6 +314,7 @@ impl Shell {
             self.accept_asked();
             self.listeners.clear();
             self.accepting.clear();
+            (self.again, self.closed) = (None, Vec::new());
             self.inputs.push_back(AgentInput::Drain);
         }
         self.stops += signals;

@@ -29,8 +29,11 @@ use mio::{
     Interest, Poll,
     net::{TcpListener, TcpStream},
 };
-use std::{io, net::SocketAddr, sync::atomic::Ordering::Relaxed};
+use std::{io, net::SocketAddr, sync::atomic::Ordering::Relaxed, time::Duration};
 use tracing::{error, info, warn};
+
+/// How long after a failure it is tried again to accept a connection, or to listen.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// Binds the listeners for streams.
 ///
@@ -64,6 +67,7 @@ impl Shell {
             let of = |(listener, place): (TcpListener, usize)| Some((listener.local_addr().ok()?, place));
             self.closed.extend(self.listeners.drain(..).filter_map(of));
             self.accepting.clear();
+            self.again = None;
             self.inputs.push_back(AgentInput::Drain);
         }
     }
@@ -83,9 +87,26 @@ impl Shell {
                     self.accepting.push(false);
                 }
                 Err(error) => {
-                    error!(%address, %error, "cannot listen for clients again: free the address, and restart this process");
+                    self.closed.push((address, place));
+                    self.try_later();
+                    if let Some(suppressed) = self.accept_errors.pass(self.clock.now()) {
+                        error!(%address, %error, suppressed, "cannot listen for clients again: free the address");
+                    }
                 }
             }
+        }
+    }
+
+    fn try_later(&mut self) {
+        self.again.get_or_insert(self.clock.now() + AGAIN);
+    }
+
+    /// Tries again what has failed: the poll reports a connection once, so nothing else would, until another client comes.
+    fn try_again(&mut self) {
+        let now = self.clock.now();
+        if self.again.take_if(|at| *at <= now).is_some() {
+            self.accepting.fill(true);
+            self.listen_again();
         }
     }
 
@@ -114,14 +135,16 @@ impl Shell {
     /// Accepts connections from ready listeners and from the program, while there is room.
     pub(super) fn accept(&mut self) {
         self.accept_asked();
+        self.try_again();
         for index in 0..self.listeners.len() {
             while self.accepting[index] && self.has_room(index) {
                 match self.listeners[index].0.accept() {
                     Ok((stream, client)) => self.accepted(stream, client, index),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.accepting[index] = false,
                     Err(error) => {
-                        // For example out of file descriptors: the connection stays in the queue and is retried with the next.
+                        // For example out of file descriptors: the connection stays in the kernel's queue.
                         self.accepting[index] = false;
+                        self.try_later();
                         if let Some(suppressed) = self.accept_errors.pass(self.clock.now()) {
                             warn!(%error, suppressed, "cannot accept a client's connection");
                         }

@@ -55,6 +55,8 @@ const EVENTS: usize = 1024;
 const LISTENER: u64 = 1;
 const SHARD: u64 = 2;
 const GUEST: u64 = 3;
+/// How long after a failure it is tried again to accept connections.
+const AGAIN: Duration = Duration::from_millis(100);
 /// Most connections that are accepted before other events have their turn.
 const ACCEPTS: usize = 64;
 
@@ -80,6 +82,8 @@ pub(super) struct Supervisor {
     gate: Option<Gate>,
     rejections: LogLimiter,
     accept_errors: LogLimiter,
+    /// When it is tried again to accept connections, which has failed.
+    accept_again: Option<Instant>,
     /// Rate limiters for lines of control and shards: errors, warnings, news.
     notes: [LogLimiter; 3],
     stop: UnixStream,
@@ -190,6 +194,7 @@ impl Supervisor {
             next_tag: FIRST_TAG,
             rejections: LogLimiter::new(now),
             accept_errors: LogLimiter::new(now),
+            accept_again: None,
             notes: [(); 3].map(|()| LogLimiter::new(now)),
             stop,
             stops: 0,
@@ -244,7 +249,8 @@ impl Supervisor {
         let due = self.processes.iter().filter_map(Process::due).min();
         let overdue = self.overdue.iter().map(|(deadline, _)| *deadline).min();
         let drain = self.drain.as_ref().and_then(Drain::due);
-        let next = [due, overdue, self.pending.deadline(), drain].into_iter().flatten().min();
+        let next =
+            [due, overdue, self.pending.deadline(), drain, self.accept_again].into_iter().flatten().min();
         next.map(|at| at.saturating_duration_since(Instant::now()))
     }
 
@@ -314,6 +320,8 @@ impl Supervisor {
                     if let Some(suppressed) = self.accept_errors.pass(self.now) {
                         warn!(%error, suppressed, "cannot accept a connection");
                     }
+                    // The poll has reported the connection, and would not again until another one comes.
+                    self.accept_again.get_or_insert(self.now + AGAIN);
                     return;
                 }
             }
@@ -461,6 +469,9 @@ impl Supervisor {
     }
 
     fn expire(&mut self) {
+        if self.accept_again.take_if(|at| *at <= self.now).is_some() {
+            (0..self.listeners.len()).for_each(|index| self.accept(index));
+        }
         while let Some(peer) = self.pending.expire(self.now) {
             self.rejected(peer, rejection(Rejected::Slow));
         }

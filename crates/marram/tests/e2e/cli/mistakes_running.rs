@@ -246,6 +246,31 @@ fn too_few_descriptors_are_reported_at_the_start() {
     stays.says(&["may open only few files", "ulimit", "LimitNOFILE"]);
 }
 
+/// No other client has to come for that.
+#[test]
+fn a_client_that_waits_for_a_descriptor_is_served_when_one_is_free() {
+    let place = TempDir::new("mistakes-files").unwrap();
+    let manifest = support::cells().manifest(&place, "counting", "counter", "").unwrap();
+    let (mut edge, edge_address) = edge(&place, "e", &"s".repeat(32), &format!("apps = [{manifest:?}]"));
+    edge.says(&["an app is deployed"]);
+    let address = free_address().unwrap();
+    let line = format!(
+        "ulimit -n 48; exec {} agent client --edge {edge_address} --listen {address}=counting",
+        env!("CARGO_BIN_EXE_marram")
+    );
+    let mut agent = Stays::start(Command::new("sh").args(["-c", &line]));
+    agent.says(&["listening for clients", "edge up"]);
+    let mut clients: Vec<_> = (0..64).map(|_| TcpStream::connect(address).unwrap()).collect();
+    agent.says(&["cannot accept a client's connection"]);
+    let mut last = clients.pop().unwrap();
+    drop(clients);
+    last.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    last.write_all(b"f").unwrap();
+    let mut answer = [0; 7];
+    last.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"count=1");
+}
+
 #[test]
 fn two_apps_of_one_name_are_reported() {
     let place = TempDir::new("mistakes-apps").unwrap();
