@@ -479,9 +479,14 @@ pub(super) struct Kill {
 /// All edges are asked to end a session; one that knows it suffices. The remaining sessions are ended
 /// also if one fails.
 pub(super) fn kill(arguments: &Kill) -> Result<(), Failure> {
-    let mut failed = Vec::new();
-    for session in &arguments.sessions {
-        let ended = arguments.edges.whole(session).and_then(|session| {
+    // All are looked up before the first one is ended: one that is named twice, perhaps by other digits, would not be found again.
+    let whole: Vec<_> = arguments.sessions.iter().map(|session| arguments.edges.whole(session)).collect();
+    let (mut failed, mut named) = (Vec::new(), BTreeSet::new());
+    for session in whole {
+        if session.as_ref().is_ok_and(|session| !named.insert(session.clone())) {
+            continue;
+        }
+        let ended = session.and_then(|session| {
             arguments.edges.ask_first(&Method::DELETE, &format!("/v1/sessions/{session}"))
         });
         match ended {
