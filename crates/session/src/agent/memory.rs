@@ -60,7 +60,16 @@ impl Agent {
         self.look_at(now_ns, id, out);
     }
 
-    /// Why a new session is refused.
+    /// Why this agent begins no session now, if it does not.
+    pub(super) fn refuses_new(&self) -> Option<String> {
+        if self.draining {
+            let why = "the agent is stopping and begins no more sessions; another agent of that server can, or the one after it";
+            return Some(why.into());
+        }
+        (!self.has_room()).then(|| self.no_room())
+    }
+
+    /// Why a new session is refused for lack of room.
     pub(super) fn no_room(&self) -> String {
         let Memory { max, kept, .. } = self.memory();
         let sessions = self.sessions.len();

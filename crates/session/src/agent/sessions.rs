@@ -257,9 +257,10 @@ impl Agent {
         let new = self.sessions.get(id).is_none() && !self.tombstones.has(id.session);
         let server = self.config.servers.iter().find(|server| server.name == ask.server);
         let server = server.filter(|_| new && ask.fresh);
-        if server.is_some() && !self.has_room() {
-            let reason = self.no_room();
-            // The client's agent asks again, until its connection has waited for too long.
+        if server.is_some()
+            && let Some(reason) = self.refuses_new()
+        {
+            // The edge asks another agent of that server, or the client's agent asks again, until its connection has waited for too long.
             let ended = Ended { channel: ask.channel, code: Code::Busy, reason };
             return out.push(AgentOutput::Send { wire: wire_id, frame: ended.into() });
         }

@@ -3,10 +3,13 @@
 use super::{
     super::AgentInput,
     Stage, chosen, promise,
-    stage::{MS, TIMEOUT, config, only, welcome},
+    stage::{MS, SERVED, TIMEOUT, config, only, welcome},
 };
 use alloc::{string::String, vec::Vec};
-use marram_wire::frame::{Code, Drain, Keeps, Promise, Welcome};
+use marram_wire::{
+    frame::{Code, Drain, Keeps, Promise, Welcome},
+    id::SessionId,
+};
 
 #[test]
 fn an_agent_that_drains_takes_no_new_connections_and_serves_the_others() {
@@ -17,6 +20,22 @@ fn an_agent_that_drains_takes_no_new_connections_and_serves_the_others() {
     assert_eq!(stage.hear(1, "still here"), ["w1 input c2 'still here'"]);
     stage.wire_down(1);
     assert_eq!(stage.edge(2, 0), ["w2 hello c2 s1 after g1"]);
+}
+
+#[test]
+fn the_agent_of_a_server_that_drains_is_no_end_of_new_sessions_and_stays_one_of_others() {
+    let ask = |session, channel, count| Promise { server: "db".into(), ..promise(session, channel, count) };
+    let mut stage = Stage::server(1);
+    assert_eq!(stage.frame(1, ask(SERVED, 1, 1)), ["w1 promised c1 after g0"]);
+    stage.step(AgentInput::Drain);
+    let other = SessionId([9; 16]);
+    let lines = stage.frame(1, ask(other, 3, 1));
+    assert!(lines[0].starts_with("w1 ended c3 Busy: the agent is stopping"), "{lines:?}");
+    // A recovery of the session that it has.
+    let lines = stage.frame(1, ask(SERVED, 5, 2));
+    assert!(lines.iter().any(|line| line == "w1 promised c5 after g1"), "{lines:?}");
+    stage.step(AgentInput::CancelDrain);
+    assert_eq!(stage.frame(1, ask(other, 7, 2)), ["w1 promised c7 after g0"]);
 }
 
 #[test]
