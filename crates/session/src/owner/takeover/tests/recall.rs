@@ -3,7 +3,7 @@
 
 use super::*;
 use marram_wire::frame::{CheckpointBegin, CheckpointKind, KeptInput, Recalled};
-use marram_wire::limits::CHECKPOINTS_SIZE_MAX;
+use marram_wire::limits::{CHECKPOINTS_SIZE_MAX, DELTAS_MAX, LOG_SIZE_MAX};
 
 /// A recorder of the session: its answer, and its data.
 struct Lying {
@@ -98,7 +98,7 @@ fn what_an_honest_recorder_gives_is_taken() {
 #[test]
 fn an_answer_that_no_recorder_can_give_is_refused() {
     type Lie = fn(&mut Recalled);
-    let cases: [(&str, usize, Lie); 17] = [
+    let cases: [(&str, usize, Lie); 19] = [
         ("an older generation", 0, |said| said.generation = Generation { count: 2, opener: 7 }),
         ("a newer generation", 0, |said| said.generation = Generation { count: u64::MAX, opener: 7 }),
         ("another attempt's generation", 0, |said| said.generation.opener += 1),
@@ -110,6 +110,13 @@ fn an_answer_that_no_recorder_can_give_is_refused() {
         ("log behind all logs", 3, |said| {
             (said.log_start, said.log_end) = (LOG_OFFSET_MAX - 1, LOG_OFFSET_MAX);
             said.checkpoints[0].log_offset = said.log_start;
+        }),
+        ("more log than a recorder keeps", 3, |said| said.log_end = said.log_start + LOG_SIZE_MAX + 1),
+        ("too many checkpoints", 3, |said| {
+            let delta =
+                |number| CheckpointMeta { kind: CheckpointKind::Delta, number, ..said.checkpoints[0] };
+            let deltas: Vec<_> = (2..).map(delta).take(DELTAS_MAX + 1).collect();
+            said.checkpoints.extend(deltas);
         }),
         ("a checkpoint of no bytes", 3, |said| said.checkpoints[0].size = 0),
         ("checkpoints in another order", 3, |said| {
